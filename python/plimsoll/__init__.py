@@ -44,6 +44,9 @@ from ._errors import (
     UsedAfterFork,
 )
 from ._native import (
+    ArchiveReport,
+    ArchiveRestoreReport,
+    ArchiveVerifyReport,
     BackupReport,
     Branch,
     BranchInfo,
@@ -77,12 +80,15 @@ from ._native import (
     Version,
     Watch,
     WriteMapping,
+    archive,
     in_memory,
     members,
     open,
     recover,
     restore,
+    restore_archive,
     verify,
+    verify_archive,
 )
 from ._value_reader import ValueReader
 from ._watch_async import AsyncWatch
@@ -103,6 +109,9 @@ from .cache import (
 __version__: str = _native.__version__
 
 __all__ = [
+    "ArchiveReport",
+    "ArchiveRestoreReport",
+    "ArchiveVerifyReport",
     "AsyncWatch",
     "BackupReport",
     "Behind",
@@ -170,13 +179,16 @@ __all__ = [
     "Version",
     "Watch",
     "WriteMapping",
+    "archive",
     "in_memory",
     "members",
     "memoize_stampede",
     "open",
     "recover",
     "restore",
+    "restore_archive",
     "verify",
+    "verify_archive",
 ]
 
 _Mapping.register(ReadMapping)

@@ -14,6 +14,9 @@ from ._value_reader import ValueReader
 from ._watch_async import AsyncWatch
 
 __all__ = [
+    "ArchiveReport",
+    "ArchiveRestoreReport",
+    "ArchiveVerifyReport",
     "BackupReport",
     "Block",
     "Branch",
@@ -53,12 +56,15 @@ __all__ = [
     "__version__",
     "_after_fork_in_child",
     "_close_all",
+    "archive",
     "in_memory",
     "members",
     "open",
     "recover",
     "restore",
+    "restore_archive",
     "verify",
+    "verify_archive",
 ]
 
 __version__: str
@@ -117,6 +123,13 @@ def verify(
     memory: _Size | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> VerifyReport: ...
+def archive(db: Db, url: _Path, *, keep: timedelta | None = None) -> ArchiveReport: ...
+def restore_archive(
+    path: _Path, url: _Path, *, at: int | datetime | None = None, memory: _Size | None = None
+) -> ArchiveRestoreReport: ...
+def verify_archive(
+    url: _Path, *, progress: Callable[[int, int], object] | None = None
+) -> ArchiveVerifyReport: ...
 def _after_fork_in_child() -> None: ...
 def _close_all() -> None: ...
 
@@ -680,6 +693,34 @@ class Tag:
     def glsn(self) -> int: ...
     @property
     def time(self) -> datetime | None: ...
+
+@final
+class ArchiveReport:
+    glsn: Final[int]
+    objects: Final[int]
+    bytes: Final[int]
+    with_index: Final[bool]
+    damage: Final[list[tuple[str, str]]]
+
+@final
+class ArchiveRestoreReport:
+    glsn: Final[int]
+    whole: Final[bool]
+    damage: Final[list[tuple[str, str]]]
+    problems: Final[list[str]]
+    objects: Final[int]
+    bytes: Final[int]
+
+@final
+class ArchiveVerifyReport:
+    glsn: Final[int]
+    restorable: Final[list[tuple[int, int]]]
+    damage: Final[list[tuple[str, str]]]
+    notes: Final[list[tuple[str, str]]]
+    objects: Final[int]
+    bytes: Final[int]
+    @property
+    def ok(self) -> bool: ...
 
 @final
 class BackupReport:

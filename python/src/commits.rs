@@ -10,7 +10,7 @@ use pyo3::types::PyBytes;
 use crate::errors::OrRaise;
 use crate::feed::Feed;
 use crate::fork::ForkSafe;
-use crate::moments::to_datetime;
+use crate::moments::{to_datetime, to_datetime_if_any};
 use crate::options::timeout as timeout_of;
 use crate::store::Store;
 
@@ -193,7 +193,7 @@ impl Change {
     /// When the value expires, as the commit says; `None` if it does not.
     #[getter]
     fn expires<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.change.get()?.expires().map(|time| to_datetime(py, time)).transpose()
+        to_datetime_if_any(py, self.change.get()?.expires())
     }
 
     /// Name of the keyspace; `None` for the store's own records of keyspaces, cursors, tags and

@@ -53,7 +53,7 @@ impl Db {
     }
 }
 
-fn store<'a>(this: &'a PyRef<'_, Db>) -> &'a Arc<Store> {
+pub(crate) fn store<'a>(this: &'a PyRef<'_, Db>) -> &'a Arc<Store> {
     &live_mapping::place(this.as_super()).store
 }
 

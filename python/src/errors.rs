@@ -5,6 +5,7 @@ use plimsoll::Error;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::archive::class_of;
 use crate::merge::MergeSteps;
 
 const MODULE: &str = "plimsoll._errors";
@@ -22,6 +23,17 @@ impl<T> OrRaise<T> for plimsoll::Result<T> {
             Ok(value) => Ok(value),
             Err(error) => Err(raised(&error)),
         }
+    }
+}
+
+/// An error of an archive as an exception.
+#[cold]
+pub(crate) fn raised_by_archive(error: plimsoll_archive::Error) -> PyErr {
+    match error {
+        plimsoll_archive::Error::Store(error) => raised(&error),
+        error => Python::attach(|py| {
+            convert_archive(py, &error).map_or_else(|failed| failed, PyErr::from_value)
+        }),
     }
 }
 
@@ -180,6 +192,32 @@ fn convert<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>> {
         }
         _ => make("Error")?,
     })
+}
+
+fn convert_archive<'py>(
+    py: Python<'py>,
+    error: &plimsoll_archive::Error,
+) -> PyResult<Bound<'py, PyAny>> {
+    use plimsoll_archive::Error as Archive;
+    let message = error.to_string();
+    if let Archive::Storage { source, .. } = error {
+        let number = source.raw_os_error();
+        return py.import(MODULE)?.getattr("IoError")?.call1((number, message));
+    }
+    let made = exception(py, class_of(error), &message)?;
+    match error {
+        Archive::OtherArchiver { place, pid } => {
+            made.setattr("path", place)?;
+            made.setattr("pid", *pid)?;
+        }
+        Archive::Damaged { damage } => {
+            made.setattr("file", damage.first().map(|damage| &damage.object))?;
+            made.setattr("glsn", py.None())?;
+        }
+        Archive::Format { object, .. } => made.setattr("path", object)?,
+        _ => {}
+    }
+    Ok(made)
 }
 
 fn invalid_input<'py>(

@@ -9,7 +9,7 @@ use pyo3::types::PyBytes;
 
 use crate::errors::OrRaise;
 use crate::fork::ForkSafe;
-use crate::moments::to_datetime;
+use crate::moments::to_datetime_if_any;
 
 /// The retained versions of a key, newest first: an iterator, from `LiveMapping.history`. It keeps
 /// the moment of its creation readable.
@@ -77,13 +77,13 @@ impl Version {
     /// Time of that commit; `None` if the log no longer holds it.
     #[getter]
     fn time<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.info.time.map(|time| to_datetime(py, time)).transpose()
+        to_datetime_if_any(py, self.info.time)
     }
 
     /// When the value expires or has expired; `None` if it does not expire.
     #[getter]
     fn expires<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.info.expires.map(|time| to_datetime(py, time)).transpose()
+        to_datetime_if_any(py, self.info.expires)
     }
 
     /// Length of the value in bytes; `None` if the key was deleted.

@@ -9,6 +9,7 @@
 //! 3. Objects of a store are neither used nor dropped in a forked child (`fork`).
 
 mod admin;
+mod archive;
 mod block;
 mod branches;
 mod bytes_like;
@@ -51,6 +52,11 @@ mod write_mapping;
 mod _native {
     #[pymodule_export]
     use crate::admin::{BackupReport, RecoverReport, VerifyReport, recover, verify};
+    #[pymodule_export]
+    use crate::archive::{
+        ArchiveReport, ArchiveRestoreReport, ArchiveVerifyReport, archive, restore_archive,
+        verify_archive,
+    };
     #[pymodule_export]
     use crate::block::Block;
     #[pymodule_export]

@@ -99,6 +99,14 @@ pub(crate) fn to_datetime<'py>(py: Python<'py>, time: SystemTime) -> PyResult<Bo
     epoch(py)?.add(since)
 }
 
+/// As [`to_datetime`]; `None` for no time.
+pub(crate) fn to_datetime_if_any<'py>(
+    py: Python<'py>,
+    time: Option<SystemTime>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    time.map(|time| to_datetime(py, time)).transpose()
+}
+
 fn epoch(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let utc = PyTzInfo::utc(py)?;
     Ok(PyDateTime::new(py, 1970, 1, 1, 0, 0, 0, 0, Some(&*utc))?.into_any())

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::errors::{OrRaise, no_keyspace};
-use crate::moments::to_datetime;
+use crate::moments::to_datetime_if_any;
 use crate::place::{OpenSnapshot, Place, When};
 use crate::read_mapping::ReadMapping;
 use crate::store::Store;
@@ -54,7 +54,7 @@ impl Snapshot {
     fn time<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let snapshot = self.open.get(py)?;
         let time = py.detach(|| snapshot.time()).or_raise()?;
-        time.map(|time| to_datetime(py, time)).transpose()
+        to_datetime_if_any(py, time)
     }
 
     /// The keyspace that had this name at the snapshot's moment, even if it was dropped since.

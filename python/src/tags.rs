@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyAny;
 
-use crate::moments::to_datetime;
+use crate::moments::to_datetime_if_any;
 
 /// A name for a moment, which stays readable until the tag is deleted.
 ///
@@ -41,7 +41,7 @@ impl Tag {
     /// that commit when the tag was made.
     #[getter]
     fn time<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.info.time.map(|time| to_datetime(py, time)).transpose()
+        to_datetime_if_any(py, self.info.time)
     }
 
     fn __repr__(&self) -> String {

@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::io::{self, Read};
+use std::path::PathBuf;
 
 use crate::error::Result;
 
@@ -48,6 +49,15 @@ pub trait Bucket: Send + Sync + Debug {
     /// # Errors
     /// The storage.
     fn delete(&self, name: &str) -> io::Result<()>;
+
+    /// The folder of the objects, without symbolic links, `.` and `..`; `None` if they are not in
+    /// one.
+    ///
+    /// # Errors
+    /// The storage.
+    fn folder(&self) -> io::Result<Option<PathBuf>> {
+        Ok(None)
+    }
 
     /// Excludes other archivers until the result is dropped, if the storage supports locks. Even
     /// without locks, [`Bucket::put_new`] keeps archivers from overwriting each other.

@@ -55,6 +55,23 @@ pub enum Error {
         /// The place.
         place: String,
     },
+    /// The archive and the store are in each other: give the archive a folder outside of the store.
+    #[error(
+        "{place}: {}; give the archive a folder that neither is in the store nor contains it",
+        if *is_inside {
+            format!("this is inside the store {}", store.display())
+        } else {
+            format!("the store {} is inside this folder", store.display())
+        }
+    )]
+    NotApart {
+        /// The place.
+        place: String,
+        /// The store's folder.
+        store: PathBuf,
+        /// The archive is inside the store, not the store inside the archive.
+        is_inside: bool,
+    },
     /// The archive has a format that this version does not know.
     #[error("{object}: format {format} of the archive is newer than this version; use a newer one")]
     Format {

@@ -104,6 +104,27 @@ impl Folder {
 }
 
 impl Bucket for Folder {
+    fn folder(&self) -> io::Result<Option<PathBuf>> {
+        let (mut path, mut missing) = (self.root.as_path(), Vec::new());
+        loop {
+            let is_empty = path.as_os_str().is_empty();
+            match self.disk.resolve(if is_empty { Path::new(".") } else { path }) {
+                Ok(mut folder) => {
+                    folder.extend(missing.iter().rev());
+                    return Ok(Some(folder));
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+                        return Err(error);
+                    };
+                    missing.push(name);
+                    path = parent;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     fn put_new(&self, name: &str, bytes: &mut dyn Read) -> io::Result<Put> {
         let path = self.root.join(name);
         let folder = self.make(name.split_once('/').map_or("", |(folder, _)| folder))?;

@@ -55,7 +55,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use plimsoll::{Db, Moment, Options};
+use plimsoll::{Db, Glsn, LogHold, Moment, Options};
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::Disk;
 
@@ -82,6 +82,8 @@ pub struct Archive {
     policy: push::Policy,
     cancel: Arc<AtomicBool>,
     state: Option<push::State>,
+    /// Keeps the store's log after the archived end until the next pass.
+    hold: Option<LogHold>,
 }
 
 impl Archive {
@@ -104,7 +106,7 @@ impl Archive {
         let (disk, place): (Arc<dyn Disk>, _) = (Arc::new(OsDisk::new()), place.to_owned());
         let cancel = Arc::default();
         let policy = push::Policy { base_bytes: BASE_BYTES, keep_micros: None };
-        Self { bucket, disk, place, policy, cancel, state: None }
+        Self { bucket, disk, place, policy, cancel, state: None, hold: None }
     }
 
     /// Archives the index again after this many bytes of log (by default 256 MiB), or as many as
@@ -139,26 +141,53 @@ impl Archive {
     /// Makes one pass: afterwards everything that was durable at its beginning is in the archive.
     /// Creates the archive if there is none. The first pass of an archiver locks it.
     ///
+    /// Until the next pass, or until the archiver is dropped, the store keeps its log after the
+    /// archived end ([`Db::hold_log`]), so that no moment is missed in between. A process that
+    /// has the store alone, beside an archiver that only reads it, may free its log nevertheless:
+    /// then the next pass archives the index again, and the moments in between are lost.
+    ///
     /// Besides the store's budget, of which it takes 64 KiB, a pass needs some MiB for compression,
     /// and about 500 bytes for each archived object.
     ///
     /// # Errors
-    /// [`Error::OtherStore`], [`Error::OtherHistory`], [`Error::OtherArchiver`]: this store must
-    /// not be archived here. [`Error::Damaged`]: the newest manifest or a list cannot be read. The
-    /// store, the storage. After an error, the archive is unchanged.
+    /// [`Error::OtherStore`], [`Error::OtherHistory`], [`Error::OtherArchiver`],
+    /// [`Error::NotApart`]: this store must not be archived here. [`Error::Damaged`]: the newest
+    /// manifest or a list cannot be read. The store, the storage. After an error, the archive is
+    /// unchanged.
     pub fn push(&mut self, db: &Db) -> Result<PushReport> {
         let mut state = match self.state.take() {
             Some(state) if state.is_of(db.id()) => state,
-            _ => push::State::load(&*self.bucket, &self.place, db.id())?,
+            _ => {
+                self.check_apart(db)?;
+                push::State::load(&*self.bucket, &self.place, db.id())?
+            }
         };
+        // Before the pass, so that nothing is freed between it and the next one.
+        let archived = state.catalog.end().glsn;
+        let end = db.log().bounds().durable;
+        let archived = if archived == 0 { end } else { Glsn(archived) };
+        self.hold = Some(db.hold_log(archived.next())?);
         // After a failure, the archive is read again.
         let to = push::To { bucket: &*self.bucket, place: &self.place, cancel: &self.cancel };
         let report = push::push(&to, &mut state, db, &self.policy)?;
         if let Some(keep) = self.policy.keep_micros {
             prune::prune(&to, &mut state, keep)?;
         }
+        self.hold = Some(db.hold_log(report.glsn.next())?);
         self.state = Some(state);
         Ok(report)
+    }
+
+    /// Fails if the archive's folder is in the store's, or contains it.
+    fn check_apart(&self, db: &Db) -> Result<()> {
+        let folder = self.bucket.folder().map_err(|error| Error::storage(&self.place, error))?;
+        let Some(folder) = folder else { return Ok(()) };
+        let store = db.folder()?;
+        let is_inside = folder.starts_with(&store);
+        match is_inside || store.starts_with(&folder) {
+            true => Err(Error::NotApart { place: self.place.clone(), store, is_inside }),
+            false => Ok(()),
+        }
     }
 
     /// Makes passes until `stop`, one in each interval, and calls `each` after every pass.

@@ -200,6 +200,7 @@ impl From<plimsoll_archive::Error> for Failure {
             Archive::Store(store) => return store.clone().into(),
             Archive::Url { .. }
             | Archive::NotEmpty { .. }
+            | Archive::NotApart { .. }
             | Archive::OtherStore { .. }
             | Archive::OtherHistory { .. }
             | Archive::NotArchived { .. }

@@ -79,12 +79,35 @@ const EXAMPLES: &str = "write a GLSN or a time, e.g. 120, newest, 2024-01-31, \
                         \"2024-01-31 12:00\", \"2 hours ago\" or commit:1a2b3c4, or the name of \
                         a tag";
 
+/// The most names of tags in an error.
+const NAMES_SHOWN: usize = 10;
+
+/// The number of characters that are inserted, removed or replaced to make one name of another.
+fn edits(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (number, a) in from.chars().enumerate() {
+        // `diagonal` is the entry of the last row and column.
+        let mut diagonal = std::mem::replace(&mut row[0], number + 1);
+        for (at, b) in to.iter().enumerate() {
+            let replaced = diagonal + usize::from(a != *b);
+            diagonal = row[at + 1];
+            row[at + 1] = replaced.min(diagonal + 1).min(row[at] + 1);
+        }
+    }
+    row[to.len()]
+}
+
 /// The message for a name that is not a tag of the store.
 pub(crate) fn no_tag(db: &Db, name: &str) -> Result<String, Failure> {
-    let names: Vec<String> = db.tags()?.into_iter().map(|tag| tag.name).collect();
-    let known = match names.is_empty() {
-        true => "there are none".to_owned(),
-        false => format!("there are: {}", names.join(", ")),
+    let mut names: Vec<String> = db.tags()?.into_iter().map(|tag| tag.name).collect();
+    let known = match names.len() {
+        0 => "there are none".to_owned(),
+        1..=NAMES_SHOWN => format!("there are: {}", names.join(", ")),
+        count => {
+            names.sort_by_cached_key(|known| edits(name, known));
+            format!("the closest of {count} are: {}", names[..NAMES_SHOWN].join(", "))
+        }
     };
     Ok(format!(
         "there is no tag `{name}` in this store; {known}. `plimsoll tag create` creates one"
@@ -211,5 +234,14 @@ mod tests {
                 "{message}"
             );
         }
+    }
+
+    #[test]
+    fn names_differ_by_the_characters_that_are_edited() {
+        let cases = [("", "", 0), ("v1", "v1", 0), ("v1", "v2", 1), ("v1", "", 2), ("ab", "ba", 2)];
+        for (from, to, count) in cases {
+            assert_eq!((edits(from, to), edits(to, from)), (count, count), "{from}, {to}");
+        }
+        assert_eq!(edits("release-3", "release-30"), 1);
     }
 }

@@ -113,6 +113,10 @@ borders! {
     LargeOfferedLate,
     /// A row of one past snapshot replaces that of another.
     PastExchanged,
+    /// A row answers with a value that expires later.
+    ExpiringRowRead,
+    /// A row answers that its value has expired.
+    ExpiredRowRead,
     /// A row of the warm image is rejected because a run may have a newer version.
     RowRefused,
     /// Rows of the warm image were read and compared with the runs.

@@ -347,10 +347,15 @@ impl Members {
         self.report_work();
     }
 
+    /// Whether [`Members::report_work`] has an effect.
+    pub fn can_report_work(&self) -> bool {
+        self.table.may_write_words()
+    }
+
     /// Reports that this member, which joins or leaves, works: others that want to join wait for it
     /// as long as it reports.
     pub fn report_work(&self) {
-        if self.table.may_write_words() {
+        if self.can_report_work() {
             self.join.report(self.table.here());
         }
     }

@@ -13,6 +13,7 @@ pub(crate) mod feed_handle;
 pub(crate) mod follow;
 pub(crate) mod history;
 pub(crate) mod log_entry;
+pub(crate) mod log_hold;
 pub(crate) mod sizes;
 pub(crate) mod skip;
 pub(crate) mod snapshot;

@@ -59,6 +59,7 @@ pub use api::feed_handle::FeedHandle;
 pub use api::follow::LogFollow;
 pub use api::history::{Diff, Difference, History, VersionInfo};
 pub use api::log_entry::{DROPPED_STREAM, LogEntry, LogEntryRef};
+pub use api::log_hold::LogHold;
 pub use api::sizes::KeyspaceSize;
 pub use api::skip::Skipped;
 pub use api::snapshot::{Moment, Snapshot};

@@ -13,7 +13,9 @@
 //!    and then each key of the new runs is replaced or removed in the cache
 //!    ([`RowCache::begin_runs`]). So a value that was loaded earlier is either inserted before the
 //!    replacement, which then finds it, or not inserted.
-//! 3. An entry is used only for a moment that is not older than its version.
+//! 3. An entry is used only for a moment that is not older than its version. If its value expires,
+//!    each reader compares that with the time of its own moment: for a later one the key has no
+//!    value, although the entry stays, and although a merge may have dropped the version.
 //! 4. Dropping all entries at any time changes no result.
 //!
 //! There are also large values, each in one contiguous piece ([`large`]), and past rows ([`past`]),
@@ -43,17 +45,24 @@ use plimsoll_memory::cache::{Cache, CacheOptions, CacheStats};
 use plimsoll_memory::doorkeeper::Doorkeeper;
 use plimsoll_memory::pool::Pool;
 
+use crate::borders::{Border, hit};
 use crate::rowcache::large::{LARGE_BYTES, LargeValues};
 use crate::rowcache::past::is_of_the_past;
 use crate::rowcache::share::{Balance, MAX_SHARE, WHOLE};
+use crate::types::as_of::AsOf;
+use crate::types::expiry::Expiry;
 use crate::types::value::{Value, is_free, room_for};
 use crate::types::version::Stored;
 
 /// The largest row, as a fraction of the cache, so that a single read evicts no more than that.
 const LARGEST_PART: f64 = 1.0 / 64.0;
 
-/// Bytes of the GLSN in front of each value.
-const GLSN_BYTES: usize = 8;
+/// Bytes of a GLSN, or of an expiry, in front of each value.
+const WORD_BYTES: usize = 8;
+
+/// Set in the first GLSN of an entry whose value expires: the expiry follows the GLSNs. No GLSN is
+/// as large.
+const EXPIRES: u64 = 1 << 63;
 
 /// Bytes of the budget per slot of the doorkeeper; a slot is one byte.
 const BUDGET_BYTES_A_SLOT: u64 = 512;
@@ -148,7 +157,7 @@ impl RowCache {
         registered: (u64, &RowHandle),
         missed: bool,
         key: &[u8],
-        glsn: Glsn,
+        version: (Glsn, Option<Expiry>),
         value: &[u8],
     ) {
         let (runs, handle) = registered;
@@ -157,11 +166,12 @@ impl RowCache {
         // there.
         let is_current = || kept.runs.load(Ordering::Acquire) == runs;
         if let Some(large) = handle.large.as_ref().filter(|_| value.len() >= LARGE_BYTES)
-            && large.offer(key, glsn, value, is_current)
+            && large.offer(key, version, value, is_current)
         {
             return;
         }
-        kept.fill(handle, missed, key, &[&glsn.0.to_le_bytes(), value], is_current);
+        let head = HeadBytes::new([version.0], version.1);
+        kept.fill(handle, missed, key, &[head.get(), value], is_current);
     }
 
     /// Returns lent memory if too little of the budget is free. Reads that insert rows do so as
@@ -201,8 +211,10 @@ impl RowCache {
         let Some(kept) = &self.kept else { return };
         kept.large.iter().for_each(|large| large.remove(key));
         let cache = kept.cache();
-        match stored {
-            Stored::Inline(value) => cache.replace(key, &[&glsn.0.to_le_bytes(), value]),
+        match stored.value() {
+            Stored::Inline(value) => {
+                cache.replace(key, &[HeadBytes::new([glsn], stored.expiry()).get(), value])
+            }
             Stored::Deleted
             | Stored::InLog { .. }
             | Stored::InBlob { .. }
@@ -216,8 +228,8 @@ impl RowCache {
     pub(crate) fn drop_stale(&self, is_stale: impl Fn(&[u8], Glsn) -> bool) {
         let Some(kept) = &self.kept else { return };
         kept.cache().remove_if(|key, entry| {
-            let [glsn] = glsns_of(entry);
-            !is_of_the_past(key) && is_stale(key, glsn)
+            let [first] = words_of(entry, 0);
+            !is_of_the_past(key) && is_stale(key, glsn_of(first))
         });
         kept.large.iter().for_each(|large| large.drop_stale(&is_stale));
     }
@@ -299,20 +311,21 @@ impl RowHandle {
     pub(crate) fn get(
         &self,
         key: &[u8],
-        at: Glsn,
+        at: AsOf<'_>,
         budget: &Budget,
-    ) -> Result<Option<Value>, OutOfBudget> {
-        match self.find::<Newest>(key, at, budget)? {
-            Some(value) => Ok(Some(value)),
-            None => match self.large(key, at) {
-                Some(entry) => Value::of_len(budget, entry.value().len() as u64, |bytes| {
-                    bytes.extend_from_slice(entry.value());
-                    Ok(())
-                })
-                .map(Some),
-                None => Ok(None),
-            },
+    ) -> Result<Option<Answer<Value>>, OutOfBudget> {
+        if let Some(answer) = self.find::<Newest>(key, at, budget)? {
+            return Ok(Some(answer));
         }
+        let Some(entry) = self.large(key, at.glsn) else { return Ok(None) };
+        if has_expired(entry.expiry(), at) {
+            return Ok(Some(Answer::Expired));
+        }
+        let value = Value::of_len(budget, entry.value().len() as u64, |bytes| {
+            bytes.extend_from_slice(entry.value());
+            Ok(())
+        })?;
+        Ok(Some(Answer::Value(value, entry.expiry())))
     }
 
     fn large(&self, key: &[u8], at: Glsn) -> Option<Arc<large::Entry>> {
@@ -324,31 +337,35 @@ impl RowHandle {
     pub(crate) fn get_with<T>(
         &self,
         key: &[u8],
-        at: Glsn,
+        at: AsOf<'_>,
         budget: &Budget,
         look: &mut Option<impl FnOnce(&[u8]) -> T>,
-    ) -> Result<Option<T>, OutOfBudget> {
-        if let Some(looked) = self.lend::<Newest, T>(key, at, budget, look)? {
-            return Ok(Some(looked));
+    ) -> Result<Option<Answer<T>>, OutOfBudget> {
+        if let Some(answer) = self.lend::<Newest, T>(key, at, budget, look)? {
+            return Ok(Some(answer));
         }
-        let Some(entry) = self.large(key, at) else { return Ok(None) };
-        Ok(look.take().map(|look| look(entry.value())))
+        let Some(entry) = self.large(key, at.glsn) else { return Ok(None) };
+        if has_expired(entry.expiry(), at) {
+            return Ok(Some(Answer::Expired));
+        }
+        Ok(look.take().map(|look| Answer::Value(look(entry.value()), entry.expiry())))
     }
 
-    /// Whether a value of an index key as of `at` is cached; the condition of [`RowHandle::get`]
-    /// applies.
-    pub(crate) fn contains(&self, key: &[u8], at: Glsn) -> bool {
-        let is_kept = |entry: Entry<'_>| Newest::answers(entry, at).then_some(());
-        self.cache.as_ref().is_some_and(|cache| cache.read_if(key, is_kept).is_some())
-            || self.large(key, at).is_some()
+    /// Whether an index key has a value as of `at`, if a row answers that; the condition of
+    /// [`RowHandle::get`] applies.
+    pub(crate) fn contains(&self, key: &[u8], at: AsOf<'_>) -> Option<Answer<()>> {
+        let expiry_in = |entry: Entry<'_>| Some(Newest::open(entry, at.glsn)?.expiry);
+        let kept = self.cache.as_ref().and_then(|cache| cache.read_if(key, expiry_in));
+        let expiry = kept.or_else(|| self.large(key, at.glsn).map(|entry| entry.expiry()))?;
+        Some(if has_expired(expiry, at) { Answer::Expired } else { Answer::Value((), expiry) })
     }
 
     fn find<H: Head>(
         &self,
         key: &[u8],
-        at: Glsn,
+        at: AsOf<'_>,
         budget: &Budget,
-    ) -> Result<Option<Value>, OutOfBudget> {
+    ) -> Result<Option<Answer<Value>>, OutOfBudget> {
         let Some(cache) = &self.cache else { return Ok(None) };
         let seen = cache.read_if(key, |entry| see::<H>(entry, at, None));
         value_of::<H>(seen, cache, key, at, budget)
@@ -357,25 +374,32 @@ impl RowHandle {
     fn lend<H: Head, T>(
         &self,
         key: &[u8],
-        at: Glsn,
+        at: AsOf<'_>,
         budget: &Budget,
         look: &mut Option<impl FnOnce(&[u8]) -> T>,
-    ) -> Result<Option<T>, OutOfBudget> {
+    ) -> Result<Option<Answer<T>>, OutOfBudget> {
         let Some(cache) = &self.cache else { return Ok(None) };
         let lent = cache.read_if(key, |entry| {
-            let is_whole = |first: &&[u8]| first.len() == entry.len() && H::answers(entry, at);
-            match entry.pieces().next().filter(is_whole) {
-                Some(whole) => look.take().map(|look| Ok(look(&whole[H::BYTES..]))),
-                None => see::<H>(entry, at, None).map(Err),
+            let Some(whole) = entry.pieces().next().filter(|first| first.len() == entry.len())
+            else {
+                return see::<H>(entry, at, None).map(Err);
+            };
+            let head = H::open(entry, at.glsn)?;
+            if has_expired(head.expiry, at) {
+                return Some(Ok(Answer::Expired));
             }
+            look.take().map(|look| Ok(Answer::Value(look(&whole[head.bytes..]), head.expiry)))
         });
         match lent {
             None => Ok(None),
-            Some(Ok(looked)) => Ok(Some(looked)),
-            Some(Err(seen)) => {
-                let value = value_of::<H>(Some(seen), cache, key, at, budget)?;
-                Ok(value.and_then(|value| look.take().map(|look| look(&value))))
-            }
+            Some(Ok(answer)) => Ok(Some(answer)),
+            Some(Err(seen)) => match value_of::<H>(Some(seen), cache, key, at, budget)? {
+                Some(Answer::Value(value, expiry)) => {
+                    Ok(look.take().map(|look| Answer::Value(look(&value), expiry)))
+                }
+                Some(Answer::Expired) => Ok(Some(Answer::Expired)),
+                None => Ok(None),
+            },
         }
     }
 
@@ -475,42 +499,123 @@ fn sum_of(earlier: &CacheStats, mut now: CacheStats) -> CacheStats {
 
 type Entry<'a> = plimsoll_memory::cache::Value<'a>;
 
-/// The header of an entry, before its value.
-trait Head {
-    /// Its length.
-    const BYTES: usize;
-
-    /// Whether the entry holds the value as of `at`.
-    fn answers(entry: Entry<'_>, at: Glsn) -> bool;
+/// What a row answers.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Answer<T> {
+    /// The key has this value, which may expire later.
+    Value(T, Option<Expiry>),
+    /// The value has expired, so the key has none.
+    Expired,
 }
 
-/// The header of a key's newest value: the GLSN of its version.
+impl<T> Answer<T> {
+    /// The value, if there is one. Notes for the reader of an index key as of `at` what the answer
+    /// depends on.
+    pub(crate) fn noted(self, key: &[u8], at: AsOf<'_>) -> Option<(T, Option<Expiry>)> {
+        match self {
+            Answer::Value(value, expiry) => {
+                if let Some(expiry) = expiry {
+                    hit(Border::ExpiringRowRead);
+                    at.note_expiry(key, expiry);
+                }
+                Some((value, expiry))
+            }
+            Answer::Expired => {
+                hit(Border::ExpiredRowRead);
+                at.note_missed();
+                None
+            }
+        }
+    }
+}
+
+fn has_expired(expiry: Option<Expiry>, at: AsOf<'_>) -> bool {
+    expiry.is_some_and(|expiry| expiry.has_passed(at.micros()))
+}
+
+/// The head of an entry, which precedes its value: GLSNs, and the expiry if there is one.
+trait Head {
+    /// Reads it, if the entry holds the version as of `at`.
+    fn open(entry: Entry<'_>, at: Glsn) -> Option<OpenHead>;
+}
+
+/// A head that was read.
+struct OpenHead {
+    /// Its length.
+    bytes: usize,
+    expiry: Option<Expiry>,
+}
+
+impl OpenHead {
+    /// The head of an entry with this many GLSNs, of which `first` is the first as it is stored.
+    fn of(entry: Entry<'_>, glsns: usize, first: u64) -> Option<Self> {
+        let bytes = glsns * WORD_BYTES;
+        if first & EXPIRES == 0 {
+            return Some(Self { bytes, expiry: None });
+        }
+        let [micros] = words_of(entry, bytes);
+        Some(Self { bytes: bytes + WORD_BYTES, expiry: Some(Expiry::from_micros(micros)?) })
+    }
+}
+
+/// The head of a key's newest value: the GLSN of its version.
 struct Newest;
 
 impl Head for Newest {
-    const BYTES: usize = GLSN_BYTES;
+    #[inline]
+    fn open(entry: Entry<'_>, at: Glsn) -> Option<OpenHead> {
+        let [first] = words_of(entry, 0);
+        if glsn_of(first) <= at { OpenHead::of(entry, 1, first) } else { None }
+    }
+}
 
-    fn answers(entry: Entry<'_>, at: Glsn) -> bool {
-        let [version] = glsns_of(entry);
-        version <= at
+/// A head as it is stored.
+struct HeadBytes {
+    bytes: [u8; 3 * WORD_BYTES],
+    len: usize,
+}
+
+impl HeadBytes {
+    fn new<const N: usize>(glsns: [Glsn; N], expiry: Option<Expiry>) -> Self {
+        let mut head = Self { bytes: [0; 3 * WORD_BYTES], len: 0 };
+        let flag = if expiry.is_some() { EXPIRES } else { 0 };
+        for (number, glsn) in glsns.iter().enumerate() {
+            head.push(if number == 0 { glsn.0 | flag } else { glsn.0 });
+        }
+        expiry.iter().for_each(|expiry| head.push(expiry.micros()));
+        head
+    }
+
+    fn push(&mut self, word: u64) {
+        self.bytes[self.len..][..WORD_BYTES].copy_from_slice(&word.to_le_bytes());
+        self.len += WORD_BYTES;
+    }
+
+    fn get(&self) -> &[u8] {
+        &self.bytes[..self.len]
     }
 }
 
 /// The result of accessing an entry.
 enum Seen {
-    Value(Buffer),
+    Value(Buffer, Option<Expiry>),
     /// Its length in bytes; memory for it has to be reserved first.
     Large(u64),
+    Expired,
 }
 
 /// Copies the value of an entry, if it is the one as of `at`. Memory for a large value is reserved
 /// first, and not while the cache pins the entry.
-fn see<H: Head>(entry: Entry<'_>, at: Glsn, room: Option<Buffer>) -> Option<Seen> {
-    let len = entry.len() - H::BYTES;
-    H::answers(entry, at).then(|| match room {
-        Some(room) if len <= room.capacity() => Seen::Value(copy(entry, H::BYTES, room)),
+fn see<H: Head>(entry: Entry<'_>, at: AsOf<'_>, room: Option<Buffer>) -> Option<Seen> {
+    let OpenHead { bytes, expiry } = H::open(entry, at.glsn)?;
+    if has_expired(expiry, at) {
+        return Some(Seen::Expired);
+    }
+    let len = entry.len() - bytes;
+    Some(match room {
+        Some(room) if len <= room.capacity() => Seen::Value(copy(entry, bytes, room), expiry),
         None if is_free(len as u64) => {
-            Seen::Value(copy(entry, H::BYTES, Vec::with_capacity(len).into()))
+            Seen::Value(copy(entry, bytes, Vec::with_capacity(len).into()), expiry)
         }
         _ => Seen::Large(len as u64),
     })
@@ -521,13 +626,16 @@ fn value_of<H: Head>(
     mut seen: Option<Seen>,
     cache: &Cache,
     key: &[u8],
-    at: Glsn,
+    at: AsOf<'_>,
     budget: &Budget,
-) -> Result<Option<Value>, OutOfBudget> {
+) -> Result<Option<Answer<Value>>, OutOfBudget> {
     loop {
         match seen {
             None => return Ok(None),
-            Some(Seen::Value(bytes)) => return Ok(Some(Value::new(bytes))),
+            Some(Seen::Value(bytes, expiry)) => {
+                return Ok(Some(Answer::Value(Value::new(bytes), expiry)));
+            }
+            Some(Seen::Expired) => return Ok(Some(Answer::Expired)),
             Some(Seen::Large(len)) => {
                 let room = room_for(budget, len)?;
                 // The second access of the same read.
@@ -537,11 +645,20 @@ fn value_of<H: Head>(
     }
 }
 
-/// The GLSNs at the beginning of an entry.
-fn glsns_of<const N: usize>(entry: Entry<'_>) -> [Glsn; N] {
-    let mut bytes = [[0; GLSN_BYTES]; N];
+/// The GLSN in the first word of an entry.
+fn glsn_of(first: u64) -> Glsn {
+    Glsn(first & !EXPIRES)
+}
+
+/// The words of an entry after the first `skip` bytes.
+#[inline]
+fn words_of<const N: usize>(entry: Entry<'_>, mut skip: usize) -> [u64; N] {
+    let mut bytes = [[0; WORD_BYTES]; N];
     let (flat, mut filled) = (bytes.as_flattened_mut(), 0);
     for piece in entry.pieces() {
+        let skipped = skip.min(piece.len());
+        skip -= skipped;
+        let piece = &piece[skipped..];
         let fits = piece.len().min(flat.len() - filled);
         flat[filled..filled + fits].copy_from_slice(&piece[..fits]);
         filled += fits;
@@ -549,7 +666,7 @@ fn glsns_of<const N: usize>(entry: Entry<'_>) -> [Glsn; N] {
             break;
         }
     }
-    bytes.map(|bytes| Glsn(u64::from_le_bytes(bytes)))
+    bytes.map(u64::from_le_bytes)
 }
 
 /// Appends the bytes after the first `skip` bytes of an entry.

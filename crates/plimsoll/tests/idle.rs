@@ -9,7 +9,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use plimsoll::{Db, Options};
+use plimsoll::{Db, Options, Retention};
 use plimsoll_disk::worker::sleeps;
 
 fn open(path: &Path, is_shared: bool) -> Db {
@@ -61,5 +61,19 @@ fn an_idle_process_wakes_at_most_once_in_ten_seconds_and_still_flushes_later_wri
         wait_until_idle(1 + usize::from(is_shared));
         drop((one, two));
         assert_eq!(sleeps::all(), [], "threads have ended");
+    }
+    // Values that expire in a keyspace that keeps them need no check, until it does not.
+    let db = open(&dir.path().join("expiring"), false);
+    let space = db.create_keyspace("kept", Retention::Forever).unwrap();
+    for key in 0..3000u32 {
+        db.put_with_ttl(&space, key.to_be_bytes(), [7; 500], Duration::from_secs(3600)).unwrap();
+    }
+    db.flush().unwrap();
+    wait_until_idle(1);
+    db.set_retention(&space, Retention::Latest).unwrap();
+    let begun = Instant::now();
+    while wakes() < 2.0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:#?}", sleeps::all());
+        std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -223,7 +223,9 @@ impl Driver {
             19 => upkeep("compact", self.member(number).db.compact())?,
             20 => return self.work(number, random),
             21 => self.rest(number, random)?,
-            22 if random.below(2) == 0 => self.member(number).db.drop_caches(),
+            22 if random.below(4) == 0 => self.member(number).db.drop_caches(),
+            // The next reads load pages, and so become rows.
+            22 if random.below(3) > 0 => self.member(number).db.drop_pages(),
             22 => done("memory", self.member(number).db.set_memory((16 + random.below(9)) << 20))?,
             23 => {
                 self.close(number)?;
@@ -339,6 +341,13 @@ impl Driver {
         let (member, now) = (self.member(number), self.now(number));
         let newest = self.model.newest;
         same("newest commit", &member.db.newest().0, &newest)?;
+        for (space, keyspace) in member.spaces.iter().enumerate() {
+            for key in 0..KEYS as u8 {
+                let lent = done("get_with", member.db.get_with(keyspace, [key], <[u8]>::to_vec))?;
+                let content = self.model.content(space, key, newest, now);
+                same("a lent value", &lent, &content.map(|(value, _)| value))?;
+            }
+        }
         self.compare(number, &member.db.snapshot(), &[0, 1], (newest, now))?;
         self.compare(number, &member.db.begin(), &[0, 1], (newest, now))?;
         for (snapshot, then) in &member.snapshots {

@@ -89,14 +89,14 @@ fn a_trimmed_store_is_restored_from_its_base_on() {
 fn a_log_that_was_trimmed_before_it_was_archived_needs_another_base() {
     let mut world = World::new(6, Retention::Latest);
     world.write(40);
-    let mut archive = world.archive();
-    archive.push(world.db()).unwrap();
+    world.archive().push(world.db()).unwrap();
     let first_end = world.newest();
     world.write(200);
     world.db().compact().unwrap();
     world.db().log().trim(world.newest().next()).unwrap();
     assert!(world.db().log().bounds().first > first_end.next());
     world.write(5);
+    let mut archive = world.archive();
     assert!(archive.push(world.db()).unwrap().is_base);
     let second = world.newest();
     world.write(40);
@@ -114,6 +114,33 @@ fn a_log_that_was_trimmed_before_it_was_archived_needs_another_base() {
     std::fs::write(copy, "damaged").unwrap();
     assert_eq!(world.archive().verify(&mut |_| {}).unwrap().damage.len(), 1);
     assert!(matches!(world.restore(lost), Err(Error::NotArchived { .. })));
+}
+
+#[test]
+fn the_log_is_kept_until_it_is_archived() {
+    let mut world = World::new(9, Retention::Latest);
+    world.write(40);
+    let mut archive = world.archive();
+    for round in 0..4 {
+        assert_eq!(archive.push(world.db()).unwrap().is_base, round == 0);
+        let end = world.newest();
+        world.write(200);
+        world.db().compact().unwrap();
+        world.db().log().trim(world.newest().next()).unwrap();
+        let first = world.db().log().bounds().first;
+        assert!(first <= end.next(), "{first} after {end}");
+        assert!(round == 0 || first > Glsn::FIRST, "what is archived is freed");
+    }
+    archive.push(world.db()).unwrap();
+    let restorable = world.archive().verify(&mut |_| {}).unwrap().restorable;
+    assert_eq!(restorable, [Glsn(0)..=world.newest()]);
+    drop(archive);
+    world.db().log().trim(world.newest().next()).unwrap();
+    world.write(1);
+    world.db().compact().unwrap();
+    world.db().log().trim(world.newest().next()).unwrap();
+    let first = world.db().log().bounds().first;
+    assert!(first.0 + 2 > world.newest().0, "{first}: nothing is held any more");
 }
 
 #[test]

@@ -76,10 +76,11 @@ fn places_that_are_no_archive_are_named() {
 #[test]
 fn a_folder_that_holds_something_else_is_refused() {
     let world = archived();
-    let mut archive = Archive::open(world.path("store").to_str().unwrap()).unwrap();
+    Db::open(world.path("other"), options()).unwrap().close().unwrap();
+    let mut archive = Archive::open(world.path("other").to_str().unwrap()).unwrap();
     let refused = archive.push(world.db());
     assert!(matches!(refused, Err(Error::NotEmpty { .. })), "{refused:?}");
-    assert!(!world.path("store/tmp").exists());
+    assert!(!world.path("other/tmp").exists());
 }
 
 #[test]
@@ -89,4 +90,34 @@ fn a_destination_in_use_is_refused() {
     assert!(matches!(refused, Err(Error::DestinationExists { .. })), "{refused:?}");
     std::fs::create_dir(world.path("empty")).unwrap();
     world.archive().restore(world.path("empty"), options(), Moment::Newest).unwrap();
+}
+
+#[test]
+fn an_archive_in_its_store_or_around_it_is_refused() {
+    let world = World::new(31, Retention::Forever);
+    let store = world.path("store");
+    let link = world.path("link");
+    std::os::unix::fs::symlink(&store, &link).unwrap();
+    let before = files(&store);
+    for (place, inside) in [
+        (store.clone(), true),
+        (store.join("log"), true),
+        (store.join("new/archive"), true),
+        (link.join("archive"), true),
+        (world.path("none/../store/archive"), true),
+        (world.dir.path().to_owned(), false),
+    ] {
+        if place.to_str().unwrap().contains("none") {
+            std::fs::create_dir(world.path("none")).unwrap();
+        }
+        let refused = Archive::open(place.to_str().unwrap()).unwrap().push(world.db());
+        match refused {
+            Err(Error::NotApart { is_inside, .. }) => assert_eq!(is_inside, inside, "{place:?}"),
+            other => panic!("{place:?}: {other:?}"),
+        }
+    }
+    assert!(before == files(&store));
+    // A folder beside it, whose name begins alike.
+    let mut beside = Archive::open(world.path("store-archive").to_str().unwrap()).unwrap();
+    beside.push(world.db()).unwrap();
 }

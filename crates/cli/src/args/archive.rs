@@ -18,7 +18,9 @@ sent too; moments between the archived part and such a trim are lost. The store 
 With --follow: a pass whenever the store has changed, at most one every --every. A pass that fails \
 for lack of space, or because the archive cannot be reached, is tried again. Ctrl-C ends the \
 command (exit code 130), also in the middle of a pass; the archive then ends with the pass before. \
-It costs least if the store is shared, because this command then keeps the store open.
+It costs least if the store is shared, because this command then keeps the store open. It then \
+also keeps the log from being freed before it is archived; a process that has the store for itself \
+is not kept from that.
 
 With --keep, a pass also deletes what only earlier moments need; the index is sent at least once \
 in that time.

@@ -66,6 +66,8 @@ fn wrong_places_and_moments_are_named() {
         .fails(3, &["there is no archive here"]);
     run(&["restore", &new, &store, "--at", "1"]).fails(2, &["--at is for archives"]);
     run(&["archive", &store, &archive, "--every", "2s"]).fails(2, &["--follow"]);
+    run(&["archive", &store, &format!("{store}/archive")]).fails(2, &["is inside the store"]);
+    run(&["archive", &store, &folder.at("")]).fails(2, &["is inside this folder"]);
     assert!(!fs::exists(&new).unwrap());
 }
 
@@ -189,6 +191,7 @@ fn beside_a_writer(is_shared: bool) {
     let db = Db::open(&store, options().shared(is_shared).retention(Retention::Latest)).unwrap();
     let rows = db.keyspace("default").unwrap();
     let child = follow(&store, &archive);
+    wait_for(&archive, db.put(&rows, "first", "").unwrap().0);
     for number in 0..400_u32 {
         let value = number.to_string().repeat(if number % 5 == 0 { 1000 } else { 5 });
         db.put(&rows, (number % 37).to_be_bytes(), value).unwrap();
@@ -199,6 +202,11 @@ fn beside_a_writer(is_shared: bool) {
     }
     wait_for(&archive, db.newest().0);
     stopped(child, Signal::INT).fails(130, &[]);
+    if is_shared {
+        // A member keeps the log between its passes.
+        let verified = run(&["verify", &archive, "--json"]).ok().json();
+        assert_eq!(verified["restorable"].as_array().unwrap().len(), 1, "{verified}");
+    }
     run(&["restore", &new, &archive]).ok();
     let restored = Db::open(&new, options()).unwrap();
     assert_eq!(restored.newest(), db.newest());

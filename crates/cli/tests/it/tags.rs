@@ -50,3 +50,18 @@ fn a_tag_that_cannot_be_made_is_refused() {
     run(&["tag", "create", &store, "v1"]).fails(2, &["tag \"v1\" exists, at GLSN 1"]);
     run(&["tag", "create", &store, "v2", "--at", "99"]).fails(2, &["99"]);
 }
+
+#[test]
+fn a_wrong_name_is_answered_by_the_ten_closest_ones() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    run(&["put", &store, "a", "1"]).ok();
+    for number in 10..32 {
+        run(&["tag", "create", &store, &format!("release-{number}")]).ok();
+    }
+    run(&["tag", "create", &store, "unlike"]).ok();
+    let failed = run(&["get", &store, "a", "--at", "release-3"]);
+    assert!(!failed.err.contains("unlike"), "{}", failed.err);
+    let closest = "the closest of 23 are: release-13, release-23, release-30, release-31, ";
+    failed.fails(2, &["no tag `release-3`", closest]);
+}

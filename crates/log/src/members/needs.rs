@@ -1,7 +1,7 @@
 //! The needs that this member publishes: its floor, its checkpoint, and what it has applied.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::glsn::Glsn;
 use crate::members::marks::Marks;
@@ -12,11 +12,20 @@ use crate::members::words::SlotWord;
 pub struct Needs {
     table: Arc<Table>,
     marks: Arc<Marks>,
+    told: Mutex<Told>,
+}
+
+/// What decides the GLSN after which this member needs the log. Locked while that is published.
+struct Told {
+    applied: Glsn,
+    /// The log from here on is held.
+    held: Glsn,
 }
 
 impl Needs {
     pub(super) fn new(table: &Arc<Table>, marks: &Arc<Marks>) -> Self {
-        Self { table: Arc::clone(table), marks: Arc::clone(marks) }
+        let told = Mutex::new(Told { applied: Glsn::NONE, held: Glsn::MAX });
+        Self { table: Arc::clone(table), marks: Arc::clone(marks), told }
     }
 
     /// Promises to open no moment below `floor`.
@@ -48,6 +57,19 @@ impl Needs {
     /// Called after [`Needs::set_checkpoint`], which covers the part of the log that the memtables
     /// still need.
     pub fn set_applied(&self, applied: Glsn) {
-        self.table.set(SlotWord::Applied, applied.0);
+        self.tell(|told| told.applied = applied);
+    }
+
+    /// Keeps other members from freeing the log from `from` on, also after it was applied;
+    /// [`Glsn::MAX`]: no longer.
+    pub fn hold_log(&self, from: Glsn) {
+        self.tell(|told| told.held = from);
+    }
+
+    fn tell(&self, change: impl FnOnce(&mut Told)) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut told);
+        let needed_after = told.applied.0.min(told.held.0.saturating_sub(1));
+        self.table.set(SlotWord::Applied, needed_after);
     }
 }

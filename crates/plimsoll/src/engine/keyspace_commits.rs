@@ -223,6 +223,8 @@ fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
     if !store.space.peers.reread_keyspaces()? {
         store.reader.keyspaces.learn(name, record);
     }
+    // Values may be dropped from now on that the keyspace kept.
+    store.reader.index.env.signals.call_compaction();
     Ok(store.reader.keyspaces.handle(record.id, name.into()))
 }
 

@@ -149,6 +149,7 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
         segment_bytes: options.segment_limit_bytes(),
         trim_lock: Mutex::new(()),
         held_back: Mutex::default(),
+        holds: Mutex::default(),
     });
     let committer =
         Committer::new(Arc::clone(&reader), sequencer, Arc::new(patience), options.clone(), peers);

@@ -114,6 +114,15 @@ impl Horizon for RetentionHorizon {
         read.and_since(since.unwrap_or(Glsn::NONE))
     }
 
+    fn may_give_up(&self, keyspace: u32) -> bool {
+        let is_known = self.ready.get().is_some()
+            && self.floors.is_retention_known(|| self.sequencer.applied());
+        if !is_known {
+            return true;
+        }
+        self.keyspaces.record(keyspace).is_some_and(|record| record.retention != Retention::Forever)
+    }
+
     fn expired(&self, oldest: Glsn) -> (Glsn, u64) {
         // Use a durable moment, because older ones may be given up: after a power cut, the newest
         // moment must not be older than this one.

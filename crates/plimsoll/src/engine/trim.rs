@@ -23,6 +23,7 @@ use crate::txn::peers::Peers;
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
+use crate::types::lock::lock;
 
 /// How long a compaction waits for another thread that frees the log: longer than freeing takes,
 /// and shorter than a backup of a large store.
@@ -74,6 +75,35 @@ pub(crate) struct LogSpace {
     pub(crate) trim_lock: Mutex<()>,
     /// The part of the log that floors retain.
     pub(crate) held_back: Mutex<HeldBack>,
+    /// The GLSNs from which callers hold the log.
+    pub(crate) holds: Mutex<Vec<Glsn>>,
+}
+
+impl LogSpace {
+    /// Keeps the log from `from` on until [`LogSpace::release`].
+    pub(crate) fn hold(&self, from: Glsn) {
+        // A thread that frees the log now has not seen the hold.
+        let _no_trim = lock(&self.trim_lock);
+        let mut holds = lock(&self.holds);
+        holds.push(from);
+        self.peers.hold_log(oldest_of(&holds));
+    }
+
+    pub(crate) fn release(&self, from: Glsn) {
+        let mut holds = lock(&self.holds);
+        let at = holds.iter().position(|held| *held == from);
+        at.map(|at| holds.swap_remove(at));
+        self.peers.hold_log(oldest_of(&holds));
+    }
+
+    fn oldest_hold(&self) -> Glsn {
+        oldest_of(&lock(&self.holds))
+    }
+}
+
+/// The oldest of these GLSNs; [`Glsn::MAX`] if there is none.
+fn oldest_of(holds: &[Glsn]) -> Glsn {
+    holds.iter().copied().min().unwrap_or(Glsn::MAX)
 }
 
 /// Frees unneeded segments below `until`. A compaction waits for another thread that frees the log,
@@ -96,8 +126,9 @@ fn free(space: &LogSpace, until: Glsn, active: Active) -> Result<Glsn> {
     space.peers.remove_files(&mut |may_free_below| {
         // A process that creates a cursor holds the files until the cursor is committed.
         let caught_up = space.peers.catch_up_durably();
-        // While the lock of trims is held, no cursor is created here.
-        let until = || until.min(space.catalog.records.cursors.oldest());
+        // While the lock of trims is held, no cursor is created here, and nothing is held.
+        let oldest = || space.catalog.records.cursors.oldest().min(space.oldest_hold());
+        let until = || until.min(oldest());
         freed = Some(caught_up.and_then(|()| free_up_to(space, until(), active, may_free_below)));
     });
     // If another process is reading the files, a later call removes them.

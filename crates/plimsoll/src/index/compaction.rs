@@ -173,8 +173,7 @@ fn row_bytes(runs: &[Arc<Run>]) -> u64 {
 /// The gain of merging the first of these runs with all others, down to the oldest, if a deletion
 /// hides a row of `row_bytes`, and `expired` values of a table may be dropped.
 fn clearance(runs: &[Arc<Run>], row_bytes: u64, expired: &dyn Fn(&TableInfo) -> u64) -> Clearance {
-    let is_mostly_deleted =
-        |info: &&TableInfo| 2 * (info.deletions + expired(info)) > info.versions;
+    let is_mostly_deleted = |info: &&TableInfo| info.is_mostly_gone(expired(info));
     let cleared = |info: &TableInfo| info.bytes() + info.deletions * row_bytes;
     let cleared_bytes = runs[0].infos().filter(is_mostly_deleted).map(cleared).sum();
     if cleared_bytes == 0 {
@@ -188,7 +187,8 @@ fn clearance(runs: &[Arc<Run>], row_bytes: u64, expired: &dyn Fn(&TableInfo) -> 
                 // A table that has expired as a whole is dropped unread.
                 let is_rewritten = |info: &&TableInfo| {
                     let expired = expired(info);
-                    expired < info.versions && (info.deletions > 0 || 2 * expired >= info.versions)
+                    let is_expired = 2 * expired >= info.versions || info.frees_blobs(expired);
+                    expired < info.versions && (info.deletions > 0 || is_expired)
                 };
                 tables(input, table).filter(is_rewritten).map_or(0, TableInfo::bytes)
             }
@@ -244,10 +244,12 @@ impl Compaction {
         self.step_for(if seen == bytes_in { Priority::Settle } else { Priority::Due })
     }
 
-    /// Whether a current run has values that expire, so that merges may become due without writes.
+    /// Whether a current run has values that expire and that may be dropped then, so that merges
+    /// may become due without writes. A table with expiring values of several keyspaces has none.
     pub(crate) fn has_expiries(&self) -> bool {
-        let view = self.runs.sources.view();
-        view.runs.iter().flat_map(|run| run.infos()).any(|info| info.expiries.is_some())
+        let (view, horizon) = (self.runs.sources.view(), &self.runs.env.horizon);
+        let mut infos = view.runs.iter().flat_map(|run| run.infos());
+        infos.any(|info| info.expiries.is_some_and(|of| horizon.may_give_up(of.keyspace)))
     }
 
     /// Whether a commit at `to` lets values be dropped that have not expired at `from`, the time of
@@ -259,7 +261,7 @@ impl Compaction {
         let mut infos = view.runs.iter().flat_map(|run| run.infos());
         infos.any(|info| {
             info.expiries.is_some_and(|expiries| {
-                let is_most = |at| 2 * (info.deletions + expiries.expired(at)) > info.versions;
+                let is_most = |at| info.is_mostly_gone(expiries.expired(at));
                 let all = |at| expiries.last.has_passed(at);
                 let is_due = is_most(to) && (!is_most(from) || (all(to) && !all(from)));
                 is_due && lookups.may_drop(expiries.keyspace, info)

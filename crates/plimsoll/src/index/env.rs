@@ -60,6 +60,11 @@ pub(crate) trait Horizon: Send + Sync {
     /// for example when a past snapshot is opened.
     fn retained(&self, keyspace: u32) -> MomentSet;
 
+    /// Whether `keyspace` may give up moments without a change of its settings.
+    fn may_give_up(&self, _keyspace: u32) -> bool {
+        true
+    }
+
     /// A moment at or below `oldest`, which is a retained moment of a keyspace, and a time in
     /// microseconds since 1970 UTC: every read at that moment or a later one judges expiries by
     /// that time or a later one. `Glsn::NONE`: no such moment is known.

@@ -328,6 +328,7 @@ impl Memtables {
         let of = |memtable: &Memtable| Unflushed {
             bytes: memtable.map().used_bytes(),
             log_bytes: memtable.log_bytes(),
+            blob_bytes: memtable.blob_bytes(),
             oldest: memtable.min_glsn(),
         };
         view.closed.is_empty().then(|| of(&view.active))

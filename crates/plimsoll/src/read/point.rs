@@ -43,10 +43,10 @@ impl Reader {
         self.read(|view| {
             let in_rows = |_: &mut (), is_past| {
                 let row = match is_past {
-                    false => view.rows.get(key, at.glsn, &self.budget),
-                    true => view.rows.get_past(key, at.glsn, &self.budget),
+                    false => view.rows.get(key, at, &self.budget),
+                    true => view.rows.get_past(key, at, &self.budget),
                 };
-                Ok(row?.map(|value| (value, None)))
+                Ok(row?.map(|answer| answer.noted(key, at)))
             };
             self.look_up(view, (key, at), &mut (), in_rows, |_, hit| {
                 let mut missed = hit.is_miss();
@@ -80,9 +80,12 @@ impl Reader {
         at: AsOf<'_>,
         look: &mut Option<L>,
     ) -> Result<Option<T>> {
-        let in_rows = |look: &mut Option<L>, is_past| match is_past {
-            false => view.rows.get_with(key, at.glsn, &self.budget, look),
-            true => view.rows.get_past_with(key, at.glsn, &self.budget, look),
+        let in_rows = |look: &mut Option<L>, is_past| {
+            let row = match is_past {
+                false => view.rows.get_with(key, at, &self.budget, look),
+                true => view.rows.get_past_with(key, at, &self.budget, look),
+            };
+            Ok(row?.map(|answer| answer.noted(key, at).map(|(looked, _)| looked)))
         };
         self.look_up(view, (key, at), look, in_rows, |look, hit| {
             let mut missed = hit.is_miss();
@@ -99,15 +102,15 @@ impl Reader {
     }
 
     /// Looks a key up as of `at`: in the sources that no run holds yet, in the row cache, then in
-    /// the runs. `in_rows` reads a current or past row, `in_runs` reads a version; both are given
-    /// `state`.
+    /// the runs. `in_rows` reads a current or past row, which may know that there is no value;
+    /// `in_runs` reads a version; both are given `state`.
     #[inline]
     fn look_up<S, T>(
         &self,
         view: &Arc<View>,
         (key, as_of): (&[u8], AsOf<'_>),
         state: &mut S,
-        in_rows: impl Fn(&mut S, bool) -> Result<Option<T>, OutOfBudget>,
+        in_rows: impl Fn(&mut S, bool) -> Result<Option<Option<T>>, OutOfBudget>,
         in_runs: impl FnOnce(&mut S, Hit) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
         let at = as_of.glsn;
@@ -118,8 +121,8 @@ impl Reader {
             if kept.is_none() && view.is_past(at) {
                 kept = in_rows(state, true)?;
             }
-            if kept.is_some() {
-                return Ok(kept);
+            if let Some(answer) = kept {
+                return Ok(answer);
             }
         }
         borders::hit(Border::SourcesTaken);
@@ -148,14 +151,11 @@ impl Reader {
         (key, at): (&[u8], Glsn),
         value: &[u8],
     ) {
-        // A row is not compared with the clock.
-        if hit.stored().expiry().is_some() {
-            return;
-        }
+        let (glsn, expiry) = (hit.glsn(), hit.stored().expiry());
         if hit.is_newest_in_runs() {
-            self.row_cache.fill((view.set, &view.rows), missed, key, hit.glsn(), value);
+            self.row_cache.fill((view.set, &view.rows), missed, key, (glsn, expiry), value);
         } else if view.is_past(at) && hit.is_in_a_run() {
-            self.row_cache.fill_past(&view.rows, missed, key, (hit.glsn(), at), value);
+            self.row_cache.fill_past(&view.rows, missed, key, (glsn, at), (value, expiry));
         }
     }
 
@@ -180,11 +180,14 @@ impl Reader {
         let at = as_of.glsn;
         self.read(|view| {
             let mut above = view.get_above(key, at)?;
-            let kept = above.leaves_it_to_the_runs()
+            if above.leaves_it_to_the_runs()
                 && above.deleted_at(view, key, at) == Glsn::NONE
-                && view.rows.contains(key, at);
+                && let Some(answer) = view.rows.contains(key, as_of)
+            {
+                return Ok(answer.noted(key, as_of).is_some());
+            }
             let is_there = |hit: Hit| as_of.sees(key, &hit.stored());
-            Ok(kept || view.get_beneath(above, key, at)?.is_some_and(is_there))
+            Ok(view.get_beneath(above, key, at)?.is_some_and(is_there))
         })
     }
 

@@ -26,6 +26,7 @@ use plimsoll_memory::chunk::CHUNK_BYTES;
 
 use crate::borders::{Border, hit};
 use crate::rowcache::share::KEPT_FREE;
+use crate::types::expiry::Expiry;
 
 /// A shorter value is a row like any other.
 pub(crate) const LARGE_BYTES: usize = CHUNK_BYTES;
@@ -72,6 +73,7 @@ struct Entries {
 pub(crate) struct Entry {
     key: Box<[u8]>,
     glsn: Glsn,
+    expiry: Option<Expiry>,
     value: Buffer,
     is_read: AtomicBool,
     _lease: Lease,
@@ -80,6 +82,10 @@ pub(crate) struct Entry {
 impl Entry {
     pub(crate) fn value(&self) -> &[u8] {
         &self.value
+    }
+
+    pub(crate) fn expiry(&self) -> Option<Expiry> {
+        self.expiry
     }
 }
 
@@ -129,7 +135,7 @@ impl LargeValues {
     pub(crate) fn offer(
         &self,
         key: &[u8],
-        glsn: Glsn,
+        (glsn, expiry): (Glsn, Option<Expiry>),
         value: &[u8],
         is_current: impl Fn() -> bool,
     ) -> bool {
@@ -148,6 +154,7 @@ impl LargeValues {
         let entry = Entry {
             key: key.into(),
             glsn,
+            expiry,
             value: kept,
             is_read: AtomicBool::new(false),
             _lease: lease,
@@ -349,12 +356,12 @@ mod tests {
     #[test]
     fn a_value_answers_moments_from_its_version_until_its_key_is_removed() {
         let (_budget, values) = values(16 << 20);
-        assert!(values.offer(b"k", Glsn(5), &[1; 100_000], || true));
+        assert!(values.offer(b"k", (Glsn(5), None), &[1; 100_000], || true));
         assert_eq!([4, 5, 6].map(|at| found(&values, b"k", at)), [None, Some(1), Some(1)]);
         assert_eq!(found(&values, b"other", 6), None);
-        assert!(values.offer(b"k", Glsn(7), &[2; 100_000], || false));
+        assert!(values.offer(b"k", (Glsn(7), None), &[2; 100_000], || false));
         assert_eq!(found(&values, b"k", 8), Some(1), "a stale value is not cached");
-        assert!(values.offer(b"k", Glsn(7), &[2; 100_000], || true));
+        assert!(values.offer(b"k", (Glsn(7), None), &[2; 100_000], || true));
         assert_eq!([6, 7].map(|at| found(&values, b"k", at)), [None, Some(2)]);
         values.remove(b"k");
         assert_eq!((found(&values, b"k", 8), values.is_empty()), (None, true));
@@ -365,7 +372,10 @@ mod tests {
         let (budget, values) = values(32 << 20);
         let mut kept = 0;
         for number in 0..100u8 {
-            kept += u32::from(values.offer(&[number], Glsn(1), &vec![number; 1 << 20], || true));
+            kept +=
+                u32::from(
+                    values.offer(&[number], (Glsn(1), None), &vec![number; 1 << 20], || true),
+                );
         }
         assert!(kept >= 90, "entries that were not read are evicted for later ones");
         assert!(budget.free_bytes() >= 4 << 20);
@@ -378,7 +388,7 @@ mod tests {
         // All were read, so none is evicted for another.
         let before = there();
         let lease = budget.lease(Kind::Sort, budget.free_bytes() - (4 << 20)).unwrap();
-        assert!(!values.offer(b"new", Glsn(1), &[1; 1 << 20], || true));
+        assert!(!values.offer(b"new", (Glsn(1), None), &[1; 1 << 20], || true));
         assert_eq!(there(), before);
         drop((lease, values));
         assert_eq!(budget.free_bytes() + budget.usage().of(Kind::Spare), 32 << 20);
@@ -390,7 +400,7 @@ mod tests {
         let mut bits_most = 0;
         for number in 0..5 * ENTRIES_MAX as u32 {
             // Short values, because this type does not check the length.
-            assert!(values.offer(&number.to_be_bytes(), Glsn(1), b"v", || true));
+            assert!(values.offer(&number.to_be_bytes(), (Glsn(1), None), b"v", || true));
             if number >= 100 {
                 values.remove(&(number - 100).to_be_bytes());
             }
@@ -412,7 +422,7 @@ mod tests {
     #[test]
     fn a_value_that_is_dropped_while_it_is_read_stays_readable_and_charged() {
         let (budget, values) = values(16 << 20);
-        assert!(values.offer(b"k", Glsn(5), &[1; 1 << 20], || true));
+        assert!(values.offer(b"k", (Glsn(5), None), &[1; 1 << 20], || true));
         let reader = values.find(b"k", Glsn(9)).unwrap();
         values.clear();
         assert!(budget.usage().of(Kind::Objects) >= 1 << 20);

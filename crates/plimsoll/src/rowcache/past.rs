@@ -20,7 +20,11 @@ use plimsoll_memory::budget::{Budget, OutOfBudget};
 use smallvec::SmallVec;
 
 use crate::borders::{Border, hit};
-use crate::rowcache::{Entry, GLSN_BYTES, Head, RowCache, RowHandle, glsns_of};
+use crate::rowcache::{
+    Answer, Entry, Head, HeadBytes, OpenHead, RowCache, RowHandle, glsn_of, words_of,
+};
+use crate::types::as_of::AsOf;
+use crate::types::expiry::Expiry;
 use crate::types::index_key::Prefix;
 use crate::types::value::Value;
 
@@ -31,15 +35,14 @@ const PAST: Prefix = Prefix::of(u32::MAX);
 /// other's row on every read.
 const READS_FOR_AN_EXCHANGE: u64 = 16;
 
-/// The header of a past row: the first and the last moment that it answers.
+/// The head of a past row: the first and the last moment that it answers.
 struct Past;
 
 impl Head for Past {
-    const BYTES: usize = 2 * GLSN_BYTES;
-
-    fn answers(entry: Entry<'_>, at: Glsn) -> bool {
-        let [first, last] = glsns_of(entry);
-        first <= at && at <= last
+    fn open(entry: Entry<'_>, at: Glsn) -> Option<OpenHead> {
+        let [first, last] = words_of(entry, 0);
+        let answers = glsn_of(first) <= at && at <= Glsn(last);
+        if answers { OpenHead::of(entry, 2, first) } else { None }
     }
 }
 
@@ -62,11 +65,10 @@ impl RowCache {
         handle: &RowHandle,
         missed: bool,
         key: &[u8],
-        moments: (Glsn, Glsn),
-        value: &[u8],
+        (first, last): (Glsn, Glsn),
+        (value, expiry): (&[u8], Option<Expiry>),
     ) {
         let (Some(kept), Some(cache)) = (&self.kept, &handle.cache) else { return };
-        let (first, last) = moments;
         let key = key_of_the_past(key);
         let is_of_another_moment = cache.peek(&key, |_| ()).is_some();
         // Relaxed: an independent counter.
@@ -82,13 +84,8 @@ impl RowCache {
             hit(Border::PastExchanged);
         }
         let missed = missed || is_of_another_moment;
-        kept.fill(
-            handle,
-            missed,
-            &key,
-            &[&first.0.to_le_bytes(), &last.0.to_le_bytes(), value],
-            || true,
-        );
+        let head = HeadBytes::new([first, last], expiry);
+        kept.fill(handle, missed, &key, &[head.get(), value], || true);
     }
 }
 
@@ -97,9 +94,9 @@ impl RowHandle {
     pub(crate) fn get_past(
         &self,
         key: &[u8],
-        at: Glsn,
+        at: AsOf<'_>,
         budget: &Budget,
-    ) -> Result<Option<Value>, OutOfBudget> {
+    ) -> Result<Option<Answer<Value>>, OutOfBudget> {
         self.find::<Past>(&key_of_the_past(key), at, budget)
     }
 
@@ -108,10 +105,10 @@ impl RowHandle {
     pub(crate) fn get_past_with<T>(
         &self,
         key: &[u8],
-        at: Glsn,
+        at: AsOf<'_>,
         budget: &Budget,
         look: &mut Option<impl FnOnce(&[u8]) -> T>,
-    ) -> Result<Option<T>, OutOfBudget> {
+    ) -> Result<Option<Answer<T>>, OutOfBudget> {
         self.lend::<Past, T>(&key_of_the_past(key), at, budget, look)
     }
 }
@@ -158,9 +155,10 @@ mod tests {
     /// The past row of a key as of a moment.
     fn kept(store: &Arc<Engine>, key: &[u8], at: Glsn) -> Option<Vec<u8>> {
         let key = KeyBuffer::new(1, key).unwrap();
-        let value =
-            store.reader.row_cache.handle().get_past(key.get(), at, &store.reader.budget).unwrap();
-        value.map(|value| value.to_vec())
+        let handle = store.reader.row_cache.handle();
+        let at = AsOf::unexpiring(at);
+        let answer = handle.get_past(key.get(), at, &store.reader.budget).unwrap();
+        answer.and_then(|answer| answer.noted(key.get(), at)).map(|(value, _)| value.to_vec())
     }
 
     #[test]

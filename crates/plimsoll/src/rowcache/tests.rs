@@ -66,13 +66,9 @@ fn index_key(key: &[u8]) -> Vec<u8> {
 
 /// The cached value of a key for the newest moment, ignoring memtables.
 fn kept(store: &Arc<Engine>, key: &[u8]) -> Option<Vec<u8>> {
-    let value = store
-        .reader
-        .row_cache
-        .handle()
-        .get(&index_key(key), Glsn::MAX, &store.reader.budget)
-        .unwrap();
-    value.map(|value| value.to_vec())
+    let (key, at) = (index_key(key), AsOf::unexpiring(Glsn::MAX));
+    let answer = store.reader.row_cache.handle().get(&key, at, &store.reader.budget).unwrap();
+    answer.and_then(|answer| answer.noted(&key, at)).map(|(value, _)| value.to_vec())
 }
 
 /// Reads a key with no page in memory, so that a row is inserted.
@@ -113,7 +109,7 @@ impl Stopped {
             (self.view.set, &self.view.rows),
             self.missed,
             &index_key(key),
-            self.glsn,
+            (self.glsn, None),
             &self.value,
         );
     }
@@ -174,7 +170,7 @@ fn a_row_of_an_image_is_not_restored_once_a_younger_version_entered_the_runs() {
     store.flush().unwrap();
     let bring_back = |view: &Arc<View>| {
         let keys = [index_key(b"j"), index_key(b"k"), index_key(b"l")];
-        let row = |key| Row { key, glsn: Glsn(1), value: b"old", touches: 0 };
+        let row = |key| Row { key, glsn: Glsn(1), expiry: None, value: b"old", touches: 0 };
         let rows: Vec<_> = keys.iter().map(|key| row(key)).collect();
         store.reader.row_cache.bring_back((view.set, &view.rows), &rows)
     };
@@ -345,7 +341,7 @@ fn a_value_evicts_only_a_small_part_of_the_rows() {
             (view.set, &view.rows),
             true,
             &index_key(&key.to_be_bytes()),
-            Glsn(1),
+            (Glsn(1), None),
             &[7; 200],
         );
     }
@@ -629,7 +625,7 @@ fn rows_shrink_with_the_budget_and_grow_again_with_it() {
             (view.set, &view.rows),
             true,
             &index_key(&key.to_be_bytes()),
-            Glsn(1),
+            (Glsn(1), None),
             &value,
         );
     }
@@ -750,7 +746,7 @@ fn a_large_value_cached_while_its_key_is_superseded_does_not_stay() {
     let budget = Budget::new(64 << 20, Backing::Heap).unwrap();
     let row_cache = RowCache::new(&budget, &Pool::new(&budget, 1 << 20).unwrap()).unwrap();
     let handle = row_cache.handle();
-    row_cache.fill((0, &handle), true, b"other", Glsn(1), b"a row");
+    row_cache.fill((0, &handle), true, b"other", (Glsn(1), None), b"a row");
     assert!(!row_cache.is_empty());
     let kept = row_cache.kept.as_ref().unwrap();
     let (row_cache, (is_asked, asked), (has_ended, ended)) = (&row_cache, channel(), channel());
@@ -768,7 +764,7 @@ fn a_large_value_cached_while_its_key_is_superseded_does_not_stay() {
             let _ = ended.recv_timeout(Duration::from_millis(300));
             is_current
         };
-        kept.large.as_ref().unwrap().offer(b"key", Glsn(1), &[1; LARGE_BYTES], is_current);
+        kept.large.as_ref().unwrap().offer(b"key", (Glsn(1), None), &[1; LARGE_BYTES], is_current);
     });
     assert!(handle.large(b"key", Glsn(2)).is_none());
 }

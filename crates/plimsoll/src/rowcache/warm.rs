@@ -8,7 +8,8 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::cache::{BroughtBack, Cache, Stopped};
 use smallvec::SmallVec;
 
-use crate::rowcache::{GLSN_BYTES, RowCache, RowHandle};
+use crate::rowcache::{EXPIRES, HeadBytes, RowCache, RowHandle, WORD_BYTES, glsn_of};
+use crate::types::expiry::Expiry;
 
 /// The best number of rows to restore at a time, so that their misses in the processor's caches
 /// overlap.
@@ -21,14 +22,22 @@ pub(crate) struct Row<'a> {
     pub(crate) key: &'a [u8],
     /// The GLSN of its version.
     pub(crate) glsn: Glsn,
+    /// When its value expires.
+    pub(crate) expiry: Option<Expiry>,
     pub(crate) value: &'a [u8],
     pub(crate) touches: u8,
 }
 
-/// Splits a cached entry into the version's GLSN and the value.
-pub(crate) fn parts_of(entry: &[u8]) -> Option<(Glsn, &[u8])> {
-    let (glsn, value) = entry.split_first_chunk::<GLSN_BYTES>()?;
-    Some((Glsn(u64::from_le_bytes(*glsn)), value))
+/// Splits a cached entry into the version's GLSN, its expiry, and the value.
+pub(crate) fn parts_of(entry: &[u8]) -> Option<(Glsn, Option<Expiry>, &[u8])> {
+    let (first, value) = entry.split_first_chunk::<WORD_BYTES>()?;
+    let first = u64::from_le_bytes(*first);
+    if first & EXPIRES == 0 {
+        return Some((glsn_of(first), None, value));
+    }
+    let (micros, value) = value.split_first_chunk::<WORD_BYTES>()?;
+    let expiry = Expiry::from_micros(u64::from_le_bytes(*micros))?;
+    Some((glsn_of(first), Some(expiry), value))
 }
 
 impl RowCache {
@@ -76,13 +85,13 @@ impl RowCache {
         let no_room = BroughtBack { entered: 0, stopped: Some(Stopped::NoRoom) };
         let (runs, RowHandle { cache: Some(cache), .. }) = registered else { return no_room };
         let Some(kept) = &self.kept else { return no_room };
-        let glsns: SmallVec<[_; ROWS_AT_ONCE]> =
-            rows.iter().map(|row| row.glsn.0.to_le_bytes()).collect();
-        let returning = |(row, glsn)| {
-            let (row, glsn): (&Row<'_>, &[u8; GLSN_BYTES]) = (row, glsn);
-            cache.returning(row.key, [glsn, row.value], row.touches)
+        let heads: SmallVec<[_; ROWS_AT_ONCE]> =
+            rows.iter().map(|row| HeadBytes::new([row.glsn], row.expiry)).collect();
+        let returning = |(row, head)| {
+            let (row, head): (&Row<'_>, &HeadBytes) = (row, head);
+            cache.returning(row.key, [head.get(), row.value], row.touches)
         };
-        let entries: SmallVec<[_; ROWS_AT_ONCE]> = rows.iter().zip(&glsns).map(returning).collect();
+        let entries: SmallVec<[_; ROWS_AT_ONCE]> = rows.iter().zip(&heads).map(returning).collect();
         // Acquire: as in `fill`.
         cache.bring_back(&entries, || kept.runs.load(Ordering::Acquire) == runs)
     }

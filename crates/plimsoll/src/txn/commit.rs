@@ -343,9 +343,9 @@ impl<'a> Commit<'a> {
         self.waits
     }
 
-    /// Whether it writes records of keyspaces, tags or branches: every process must know them
-    /// before it drops versions.
-    pub(crate) fn writes_keyspaces(&self) -> bool {
+    /// Whether it writes records of keyspaces, tags or branches, which decide what is retained:
+    /// every process must know them before it drops versions.
+    pub(crate) fn changes_retention(&self) -> bool {
         [SYSTEM, TAGS, BRANCHES].iter().any(|own| self.spaces.contains(own))
     }
 

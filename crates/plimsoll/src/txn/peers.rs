@@ -122,6 +122,9 @@ pub(crate) trait Peers: Send + Sync + Debug {
         Glsn::MAX
     }
 
+    /// Keeps other processes from freeing the log from `from` on; [`Glsn::MAX`]: no longer.
+    fn hold_log(&self, _from: Glsn) {}
+
     /// Asks all processes to close memtables with commits up to `newest`, if `is_due`.
     fn ask_to_close(&self, _newest: Glsn, _is_due: &mut dyn FnMut() -> bool) {}
 

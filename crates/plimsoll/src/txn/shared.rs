@@ -78,7 +78,7 @@ impl Shared {
             drop(commit.make_room()?);
             return Ok(None);
         };
-        if commit.writes_keyspaces() {
+        if commit.changes_retention() {
             self.members().marks.set_to_be_known(self.members().marks.next());
         }
         // The append lock is released as soon as the commit is ordered, before it is applied.
@@ -166,6 +166,10 @@ impl Peers for Shared {
 
     fn keeps(&self) -> bool {
         self.members().keeper.is_keeper()
+    }
+
+    fn hold_log(&self, from: Glsn) {
+        self.members().needs.hold_log(from);
     }
 
     fn oldest_needed(&self) -> Glsn {

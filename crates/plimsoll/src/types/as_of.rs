@@ -72,15 +72,19 @@ impl<'m> AsOf<'m> {
     pub(crate) fn sees(&self, key: &[u8], stored: &Stored<'_>) -> bool {
         match stored.expiry() {
             None => *stored != Stored::Deleted,
-            Some(expiry) if expiry.has_passed(self.micros()) => {
-                self.note_missed();
-                false
-            }
-            Some(_) => {
-                self.note(key, stored);
-                true
-            }
+            Some(expiry) => self.is_before(key, expiry),
         }
+    }
+
+    /// Whether the value of an index key, which the caller reads then, has not expired at the
+    /// moment.
+    pub(crate) fn is_before(&self, key: &[u8], expiry: Expiry) -> bool {
+        if expiry.has_passed(self.micros()) {
+            self.note_missed();
+            return false;
+        }
+        self.note_expiry(key, expiry);
+        true
     }
 
     /// Called with a value that is read and has not expired at the moment.

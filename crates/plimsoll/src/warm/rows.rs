@@ -1,10 +1,11 @@
 //! The body of a segment of rows: keys and values, each with the GLSN of its version.
 //!
 //! ```text
-//! varint key bytes | varint value bytes | varint GLSN | u8 touches | key | value
+//! varint key bytes | varint value bytes | varint GLSN | u8 touches | [expiry] | key | value
 //! ```
 //!
-//! Rows follow each other without gaps.
+//! Rows follow each other without gaps. [`EXPIRES`] is added to the touches of a value that
+//! expires: 8 bytes of its expiry follow.
 //!
 //! A key begins with the four bytes of its keyspace, so its length is never zero. A zero in place
 //! of a key's length ends the body.
@@ -13,16 +14,25 @@ use plimsoll_disk::codec::{Reader, put_varint, varint_len};
 use plimsoll_log::glsn::Glsn;
 
 use crate::rowcache::warm::Row;
+use crate::types::expiry::Expiry;
 use crate::warm::image::SEGMENT_BYTES_MAX;
 use crate::warm::segment::{HEADER_BYTES, Header};
 
 /// Rows (key and value) larger than this are not in the image; the pages that hold them are.
 pub(crate) const OBJECT_BYTES_MAX: usize = 16 << 10;
 
+/// Added to the touches of a row whose value expires.
+const EXPIRES: u8 = 4;
+
+/// Bytes of an expiry.
+const EXPIRY_BYTES: usize = 8;
+
 /// The length of a row in the body.
 fn bytes_of(row: &Row<'_>) -> usize {
     let numbers = [row.key.len() as u64, row.value.len() as u64, row.glsn.0];
-    numbers.into_iter().map(varint_len).sum::<usize>() + 1 + row.key.len() + row.value.len()
+    let expiry_bytes = if row.expiry.is_some() { EXPIRY_BYTES } else { 0 };
+    let head_bytes = numbers.into_iter().map(varint_len).sum::<usize>() + 1 + expiry_bytes;
+    head_bytes + row.key.len() + row.value.len()
 }
 
 /// The kind-specific part of a rows segment's header.
@@ -99,7 +109,10 @@ impl<'a> BodyWriter<'a> {
         for number in [row.key.len() as u64, row.value.len() as u64, row.glsn.0] {
             self.len += put_varint(&mut self.body[self.len..], number);
         }
-        for part in [&[row.touches], row.key, row.value] {
+        let expiry = row.expiry.map(|expiry| expiry.micros().to_le_bytes());
+        let flag = if expiry.is_some() { EXPIRES } else { 0 };
+        let expiry = expiry.as_ref().map_or(&[][..], |bytes| bytes);
+        for part in [&[row.touches | flag], expiry, row.key, row.value] {
             self.body[self.len..self.len + part.len()].copy_from_slice(part);
             self.len += part.len();
         }
@@ -113,13 +126,18 @@ pub(crate) fn read_at(body: &[u8], at: usize) -> Option<(Row<'_>, usize)> {
     let mut reader = Reader::new(body.get(at..)?);
     let key_bytes = usize::try_from(reader.varint()?).ok().filter(|bytes| *bytes >= 4)?;
     let value_bytes = usize::try_from(reader.varint()?).ok()?;
-    let (glsn, touches) = (Glsn(reader.varint()?), reader.u8()?);
+    let (glsn, flags) = (Glsn(reader.varint()?), reader.u8()?);
+    let expiry = match flags & EXPIRES {
+        0 => None,
+        _ => Some(Expiry::from_micros(reader.u64()?)?),
+    };
+    let touches = flags & !EXPIRES;
     let (key, value) = (reader.take(key_bytes)?, reader.take(value_bytes)?);
-    Some((Row { key, glsn, value, touches }, at + reader.position()))
+    Some((Row { key, glsn, expiry, value, touches }, at + reader.position()))
 }
 
 // The largest row fits into an empty segment, whatever its lengths and GLSN.
-const _: () = assert!(OBJECT_BYTES_MAX + 31 < SEGMENT_BYTES_MAX - HEADER_BYTES);
+const _: () = assert!(OBJECT_BYTES_MAX + 31 + EXPIRY_BYTES < SEGMENT_BYTES_MAX - HEADER_BYTES);
 
 #[cfg(test)]
 mod tests {
@@ -141,9 +159,15 @@ mod tests {
     fn rows_are_read_as_written_and_trailing_zeros_are_no_rows() {
         let large = vec![7; 3000];
         let rows = [
-            Row { key: b"\0\0\0\x01", glsn: Glsn(1), value: b"", touches: 0 },
-            Row { key: b"\0\0\0\x01key", glsn: Glsn(u64::MAX), value: &large, touches: 3 },
-            Row { key: &large, glsn: Glsn(300), value: b"v", touches: 1 },
+            Row { key: b"\0\0\0\x01", glsn: Glsn(1), expiry: None, value: b"", touches: 0 },
+            Row {
+                key: b"\0\0\0\x01key",
+                glsn: Glsn(u64::MAX),
+                expiry: Expiry::from_micros(1 << 50),
+                value: &large,
+                touches: 3,
+            },
+            Row { key: &large, glsn: Glsn(300), expiry: None, value: b"v", touches: 1 },
         ];
         let mut body = vec![0; 6100];
         let mut len = 0;

@@ -404,8 +404,8 @@ impl OnDisk {
             at = round.cache.copy_entries(standing, at..self.places.end, &mut copies);
             for copied in copies.iter().step_by(SAMPLE).filter(|copied| !is_of_the_past(copied.key))
             {
-                let Some((version, _)) =
-                    parts_of(copied.value).filter(|(version, _)| *version <= self.at)
+                let Some((version, ..)) =
+                    parts_of(copied.value).filter(|(version, ..)| *version <= self.at)
                 else {
                     continue;
                 };
@@ -468,7 +468,7 @@ fn write(
             let view = context.index.sources.view();
             let next = round.cache.copy_entries(standing, at..places.end, &mut copies);
             for copied in copies.iter().filter(|copied| Rounds::of(copied.touches) == when) {
-                let Some((glsn, value)) = parts_of(copied.value) else { continue };
+                let Some((glsn, expiry, value)) = parts_of(copied.value) else { continue };
                 let bytes = copied.key.len() + copied.value.len();
                 // A flush after this file's position has put younger versions there; or a range
                 // deletion, which may be gone when the row is restored, hides the row.
@@ -481,7 +481,8 @@ fn write(
                     continue;
                 }
                 note_keyspace(&mut keyspaces, copied.key);
-                writer.push(&Row { key: copied.key, glsn, value, touches: copied.touches })?;
+                let (key, touches) = (copied.key, copied.touches);
+                writer.push(&Row { key, glsn, expiry, value, touches })?;
             }
             at = next;
         }

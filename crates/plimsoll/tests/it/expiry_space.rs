@@ -389,3 +389,39 @@ fn one_of_several_idle_processes_frees_the_space_of_expired_values() {
     assert!(bytes() < 1 << 20, "{}", bytes());
     assert_eq!((one.newest(), two.newest()), (written.next(), written.next()));
 }
+
+/// Bytes of the blob files of the log.
+fn blob_bytes(world: &World) -> u64 {
+    let files = world.disk.list(Path::new("/store/log")).unwrap();
+    files.iter().filter(|file| file.name.ends_with(".blob")).map(|file| file.len).sum()
+}
+
+#[test]
+fn an_idle_store_frees_the_blob_files_of_few_expired_values() {
+    for count in [1, 3] {
+        let world = latest();
+        world.db.put(&world.space, "small", "lasting").unwrap();
+        for key in 0..count {
+            world.put(&format!("large{key}"), vec![7; 1 << 20], 100);
+        }
+        assert!(blob_bytes(&world) >= count << 20);
+        [5, 100, 90].into_iter().for_each(|seconds| expire_idly(&world, seconds));
+        assert_eq!(blob_bytes(&world), 0, "{count}");
+        assert!(world.has("small"));
+        assert!(world.db.verify(&mut |_| {}).unwrap().problems.is_empty());
+    }
+}
+
+#[test]
+fn an_idle_store_frees_the_blob_files_of_few_superseded_values() {
+    let world = latest();
+    for value in 0..3 {
+        world.db.put(&world.space, "large", vec![value; 1 << 20]).unwrap();
+    }
+    world.db.put(&world.space, "deleted", vec![7; 1 << 20]).unwrap();
+    world.db.delete(&world.space, "deleted").unwrap();
+    assert!(blob_bytes(&world) >= 4 << 20);
+    expire_idly(&world, 10);
+    assert!((1 << 20..2 << 20).contains(&blob_bytes(&world)), "{}", blob_bytes(&world));
+    assert_eq!(world.db.get(&world.space, "large").unwrap().unwrap(), [2; 1 << 20][..]);
+}

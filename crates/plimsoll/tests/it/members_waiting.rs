@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use plimsoll::{Db, Glsn, Options, Retention};
+use plimsoll::{Db, Error, Glsn, InvalidInput, Moment, Options, Retention};
 use plimsoll_disk::clock::{Clock, ManualClock, SystemClock};
 use plimsoll_disk::layer::DiskLayer;
 use plimsoll_disk::lying::{LyingDisk, Process};
@@ -316,4 +316,28 @@ fn a_process_that_opens_or_closes_for_long_reports_that_it_works() {
         closing.join().unwrap();
     });
     assert_eq!(Db::open(&path, options).unwrap().members().unwrap().len(), 1);
+}
+
+#[test]
+fn a_tag_is_known_to_its_process_although_its_commit_was_not_waited_for() {
+    let mut world = World::new();
+    world.operations_max = OPERATIONS_MAX_WRITING;
+    let memory = |options: Options| options.memory_bytes(16 << 20);
+    let (one, two) = (world.join(1, memory).1.unwrap(), world.join(2, memory).1.unwrap());
+    let space = one.keyspace("default").unwrap();
+    one.put(&space, "key", "value").unwrap();
+    let tagged = one.newest();
+    // Another process is stopped while it syncs.
+    let (_stopped, disk) = world.disk.process(3);
+    let sync = disk.lock_file(Path::new("/store/members/sync")).unwrap();
+    assert!(sync.try_lock().unwrap());
+    let created = one.tag("v1", Moment::Newest);
+    assert!(matches!(created, Err(Error::Stalled { .. })), "{created:?}");
+    assert_eq!(one.tags().unwrap().len(), 1, "the commit stays");
+    assert_eq!(one.tag_at("v1").unwrap().glsn, tagged);
+    sync.unlock();
+    one.put(&space, "key", "later").unwrap();
+    assert_eq!(two.tag_at("v1").unwrap().glsn, tagged);
+    let held = one.tag("v1", Moment::Newest);
+    assert!(matches!(held, Err(Error::InvalidInput(InvalidInput::TagExists { .. }))), "{held:?}");
 }

@@ -310,3 +310,19 @@ fn a_clock_is_not_needed_to_read_a_tag() {
     assert!(tag.time.unwrap() <= by_time);
     assert_eq!(read(&world.db, &world.keys, "v1", "b").unwrap().unwrap(), b"two");
 }
+
+#[test]
+fn a_tag_does_not_wait_for_merges() {
+    let World { db, keys, .. } = world();
+    let merges = || db.stats().index.compactions;
+    // Without threads, a writer merges while there are too many runs. Each run has the same key.
+    for _ in 0..40 {
+        db.tag("v1", Moment::Newest).unwrap();
+        db.flush().unwrap();
+        db.delete_tag("v1").unwrap();
+        db.flush().unwrap();
+    }
+    assert_eq!(merges(), 0);
+    db.put(&keys, "a", "one").unwrap();
+    assert!(merges() > 0, "another commit merges first");
+}

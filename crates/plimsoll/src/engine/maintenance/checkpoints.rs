@@ -201,10 +201,10 @@ impl Core {
         match watch.look(now, context.log.bounds().next, worth_a_run.map(|active| active.oldest)) {
             Due::Nothing => Progress::Idle,
             Due::Flush => self.close_memtable(),
-            Due::Seal { from_bytes } => {
+            Due::Seal { from_bytes, from_blob_bytes } => {
                 // Sealing also allows freeing the blob files that its records name.
-                let from_bytes =
-                    if context.log.active_blob_bytes() >= from_bytes { 0 } else { from_bytes };
+                let has_blobs = context.log.active_blob_bytes() >= from_blob_bytes;
+                let from_bytes = if has_blobs { 0 } else { from_bytes };
                 // On failure the segment stays unsealed and the next open reads all of it; a
                 // poisoned log reports its error to commits.
                 let _ = context.log.seal_from(from_bytes);

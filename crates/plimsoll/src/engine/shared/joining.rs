@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll_disk::vfs::{DirLock, LockError};
-use plimsoll_disk::worker::{Bell, Next, Worker};
+use plimsoll_disk::worker::{Bell, Next, Woken, Worker};
 use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::{FileLog, options};
 use plimsoll_log::glsn::Glsn;
@@ -176,20 +176,9 @@ impl Joining {
         }
         // Others may join while this process waits for memory, unless this process is the first.
         let memory_bytes = first_budget(&members, options, !is_first)?;
-        Self {
-            members: Arc::new(members),
-            lock: Some(lock),
-            is_first,
-            memory_bytes,
-            reporter: None,
-        }
-        .reporting(options)
-    }
-
-    /// Reports from now on that this process works.
-    fn reporting(mut self, options: &Options) -> Result<Self> {
-        self.reporter = options.background.then(|| report_work(&self.members)).transpose()?;
-        Ok(self)
+        let members = Arc::new(members);
+        let reporter = options.background.then(|| report_work(&members)).transpose()?;
+        Ok(Self { members, lock: Some(lock), is_first, memory_bytes, reporter })
     }
 
     fn begin_to_read(path: &Path, options: &Options) -> Result<Self> {
@@ -205,8 +194,11 @@ impl Joining {
         } else {
             options.memory_bytes
         };
-        let (members, is_first) = (Arc::new(members), !is_followed);
-        Self { members, lock: None, is_first, memory_bytes, reporter: None }.reporting(options)
+        let members = Arc::new(members);
+        // Nobody waits for a process that cannot report.
+        let reports = options.background && members.can_report_work();
+        let reporter = reports.then(|| report_work(&members)).transpose()?;
+        Ok(Self { members, lock: None, is_first: !is_followed, memory_bytes, reporter })
     }
 
     /// Lets other processes join. `oldest` is the oldest moment that this process may read,
@@ -228,13 +220,19 @@ impl Joining {
 /// Starts a thread that reports every second that this process works, while it joins or leaves, for
 /// ten minutes at most.
 pub(crate) fn report_work(members: &Arc<Members>) -> Result<Worker> {
-    let (members, mut left) = (Arc::clone(members), REPORTS_MAX);
-    let step = move |_| {
-        members.report_work();
+    let members = Arc::clone(members);
+    let step = reports(move || members.report_work());
+    Ok(Worker::start("plimsoll-join", &Arc::new(Bell::default()), || {}, step)?)
+}
+
+/// The steps of that thread.
+fn reports(report: impl Fn()) -> impl FnMut(Woken) -> Next {
+    let mut left = REPORTS_MAX;
+    move |_| {
+        report();
         left -= 1;
         if left == 0 { Next::End } else { Next::Within(REPORT_PERIOD) }
-    };
-    Ok(Worker::start("plimsoll-join", &Arc::new(Bell::default()), || {}, step)?)
+    }
 }
 
 fn first_budget(members: &Members, options: &Options, lets_others: bool) -> Result<u64> {
@@ -325,5 +323,26 @@ fn take_lock(
         }
         tries += 1;
         options.clock.sleep(LOCK_PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn a_process_reports_for_ten_minutes_at_most() {
+        let reported = Cell::new(0);
+        let mut step = reports(|| reported.set(reported.get() + 1));
+        let mut waited = Duration::ZERO;
+        while let Next::Within(pause) = step(Woken::TimedOut) {
+            assert!(pause < PATIENCE / 2, "those that wait see several reports");
+            waited += pause;
+            assert!(waited <= Duration::from_secs(600), "it does not end");
+        }
+        assert!(waited >= Duration::from_secs(595), "{waited:?}");
+        assert_eq!(reported.get(), 600);
     }
 }

@@ -491,7 +491,9 @@ impl Job {
                         let expired =
                             expired_in(&Lookups::new(&*runs.env.horizon), &self.view, info);
                         expired.is_some_and(|expired| {
-                            self.drops_all_expired || 2 * expired.values >= info.versions
+                            self.drops_all_expired
+                                || 2 * expired.values >= info.versions
+                                || info.frees_blobs(expired.values)
                         })
                     };
                     oldest && (info.deletions > 0 || is_expired())

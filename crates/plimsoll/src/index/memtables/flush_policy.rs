@@ -19,7 +19,9 @@
 //! A memtable too small for a run is not flushed, because replaying it takes only some
 //! milliseconds. Instead, the log's active segment is sealed if it is long: the next process would
 //! read all of it, at two milliseconds per mebibyte from a cold disk. While writes continue, the
-//! threshold is higher, so that a slow writer does not create many tiny segments.
+//! threshold is higher, so that a slow writer does not create many tiny segments. A memtable with
+//! large values is flushed although it is small, and the segment sealed, because only then can
+//! the blob files of values that have expired or are superseded be freed.
 //!
 //! Invariant: a writer that fills a memtable within these times is not affected. A slower writer
 //! causes smaller runs, which merges rewrite once or twice more: at most one memtable's bytes per
@@ -59,6 +61,9 @@ const LEAST_BYTES: u64 = 1 << 20;
 const LEAST_PART: u64 = 4;
 /// Large values are only in the log, and a replay reads all of them.
 const LEAST_LOG_BYTES: u64 = LONG_SEGMENT_BYTES;
+/// or unless its commits have put at least this much into blob files. As long as a memtable holds
+/// these commits, the files stay, even if their values have expired or are superseded.
+const LEAST_BLOB_BYTES: u64 = 1 << 20;
 
 /// Writers count as idle after this time without a write.
 const IDLE: Duration = Duration::from_secs(2);
@@ -115,6 +120,8 @@ pub(crate) struct Unflushed {
     pub(crate) bytes: u64,
     /// Bytes of the log that a replay reads to rebuild it.
     pub(crate) log_bytes: u64,
+    /// Bytes of its values in blob files.
+    pub(crate) blob_bytes: u64,
     /// The oldest commit.
     pub(crate) oldest: Glsn,
 }
@@ -123,7 +130,9 @@ impl Unflushed {
     /// Whether it is large enough to be written as a run, with memtables of `limit_bytes`.
     pub(crate) fn is_worth_a_run(&self, limit_bytes: u64) -> bool {
         let least = LEAST_BYTES.min(limit_bytes / LEAST_PART);
-        self.bytes >= least || self.log_bytes >= LEAST_LOG_BYTES
+        self.bytes >= least
+            || self.log_bytes >= LEAST_LOG_BYTES
+            || self.blob_bytes >= LEAST_BLOB_BYTES
     }
 
     /// Whether a store that is closed now may leave the memtable to the next process's replay,
@@ -174,11 +183,19 @@ pub(crate) enum Due {
     Nothing,
     /// The active memtable is to be flushed.
     Flush,
-    /// The log's active segment is to be sealed, if it has at least this many bytes.
+    /// The log's active segment is to be sealed, if it has at least `from_bytes`, or if it names
+    /// blob files of at least `from_blob_bytes`.
     Seal {
         from_bytes: u64,
+        from_blob_bytes: u64,
     },
 }
+
+/// What is sealed while writes continue, and once they have ended.
+const SEAL_BUSY: Due =
+    Due::Seal { from_bytes: LONG_SEGMENT_BUSY_BYTES, from_blob_bytes: LONG_SEGMENT_BUSY_BYTES };
+const SEAL_IDLE: Due =
+    Due::Seal { from_bytes: LONG_SEGMENT_BYTES, from_blob_bytes: LEAST_BLOB_BYTES };
 
 /// The state of earlier polls.
 #[derive(Clone, Debug, Default)]
@@ -208,7 +225,7 @@ impl Watch {
             _ => (oldest, now),
         });
         if is_gone && std::mem::take(&mut self.aged) {
-            return Due::Seal { from_bytes: LONG_SEGMENT_BUSY_BYTES };
+            return SEAL_BUSY;
         }
         if let Some((_, since)) = self.held {
             self.aged = now.saturating_sub(since) >= nanos(AGE_MAX);
@@ -216,7 +233,7 @@ impl Watch {
         }
         if is_idle && !self.sealed {
             self.sealed = true;
-            return Due::Seal { from_bytes: LONG_SEGMENT_BYTES };
+            return SEAL_IDLE;
         }
         Due::Nothing
     }
@@ -289,7 +306,9 @@ mod tests {
 
     #[test]
     fn a_memtable_is_closed_for_others_once_their_glsn_is_applied() {
-        let active = |oldest| Some(Unflushed { bytes: 1, log_bytes: 1, oldest: Glsn(oldest) });
+        let active = |oldest| {
+            Some(Unflushed { bytes: 1, log_bytes: 1, blob_bytes: 0, oldest: Glsn(oldest) })
+        };
         let none = Glsn::NONE;
         assert_eq!(for_others(active(5), Glsn(4), None, none), None, "no process asks for a flush");
         assert_eq!(
@@ -316,10 +335,7 @@ mod tests {
         assert_eq!(watch.look(2 * SECOND, Glsn(12), holding(1)), Due::Nothing);
         assert_eq!(watch.look(3 * SECOND, Glsn(12), holding(1)), Due::Nothing);
         assert_eq!(watch.look(4 * SECOND, Glsn(12), holding(1)), Due::Flush);
-        assert_eq!(
-            watch.look(5 * SECOND, Glsn(12), None),
-            Due::Seal { from_bytes: LONG_SEGMENT_BYTES }
-        );
+        assert_eq!(watch.look(5 * SECOND, Glsn(12), None), SEAL_IDLE);
         assert!(!watch.is_watching());
         assert_eq!(watch.look(6 * SECOND, Glsn(12), None), Due::Nothing);
     }
@@ -345,10 +361,7 @@ mod tests {
             (Due::Flush, Due::Flush),
             "due until the memtable is closed"
         );
-        assert_eq!(
-            watch.look(32 * SECOND, Glsn(42), None),
-            Due::Seal { from_bytes: LONG_SEGMENT_BUSY_BYTES }
-        );
+        assert_eq!(watch.look(32 * SECOND, Glsn(42), None), SEAL_BUSY);
         let mut look =
             |second: u64, oldest| watch.look(second * SECOND, Glsn(10 + second), holding(oldest));
         assert!((33..200).all(|second| look(second, second / 20) == Due::Nothing));

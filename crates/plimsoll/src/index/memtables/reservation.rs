@@ -72,8 +72,12 @@ impl<'a> Reservation<'a> {
         let mut inserter = memtable.inserter(glsn);
         let (again, mut span) = (versions.clone(), WriteSpan::default());
         let (mut head, mut bytes_in) = (Vec::with_capacity(MAX_POINTER_BYTES), 0);
+        let mut blob_bytes = 0;
         let mut insert = |inserter: &mut Inserter<'_>, (key, stored): (&[u8], Stored<'_>)| {
             span.add(key, stored != Stored::Deleted);
+            if let Stored::InBlob { len, .. } = stored.value() {
+                blob_bytes += len;
+            }
             head.clear();
             let body = stored.encode_head(&mut head);
             let (value, bytes) = ([&head[..], body], head.len() + body.len());
@@ -105,6 +109,7 @@ impl<'a> Reservation<'a> {
             }
             next.drain(..).for_each(|version| insert(&mut inserter, version));
         }
+        self.memtable.add_blob_bytes(blob_bytes);
         Counters::add(&self.counters.bytes_in, bytes_in);
         self.gaps.commit(glsn, span, |put| {
             again

@@ -94,10 +94,27 @@ pub(crate) struct TableInfo {
     pub(crate) absorbed: Glsn,
 }
 
+/// The largest table that is rewritten only to free blob files.
+const SMALL_BYTES: u64 = 256 << 10;
+
 impl TableInfo {
     /// Size of its pages.
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.pages) * PAGE_BYTES as u64
+    }
+
+    /// Whether a merge is worth it that drops this many expired values, and what the deletions
+    /// delete.
+    pub(crate) fn is_mostly_gone(&self, expired: u64) -> bool {
+        2 * (self.deletions + expired) > self.versions || self.frees_blobs(expired)
+    }
+
+    /// Whether all values that expire have expired, some values are in blob files, and the table is
+    /// small: their files may be much larger than the table, and rewriting it costs little.
+    pub(crate) fn frees_blobs(&self, expired: u64) -> bool {
+        self.expiries.is_some_and(|expiries| expired >= expiries.values)
+            && !self.blobs.is_empty()
+            && self.bytes() <= SMALL_BYTES
     }
 
     /// Whether the deletion of `range` at `glsn` may hide a version of the table that no point

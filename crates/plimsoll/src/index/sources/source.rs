@@ -21,6 +21,8 @@ pub(crate) struct Memtable {
     max_glsn: AtomicU64,
     /// Bytes of the log that a replay of its commits reads.
     log_bytes: AtomicU64,
+    /// Bytes of the values in blob files.
+    blob_bytes: AtomicU64,
     /// Sampled number of versions that readers found here.
     reads_counted: AtomicU64,
 }
@@ -41,6 +43,7 @@ impl Memtable {
             min_glsn: AtomicU64::new(u64::MAX),
             max_glsn: AtomicU64::new(0),
             log_bytes: AtomicU64::new(0),
+            blob_bytes: AtomicU64::new(0),
             reads_counted: AtomicU64::new(0),
         }
     }
@@ -93,6 +96,16 @@ impl Memtable {
     /// Bytes of the log that a replay of its commits reads.
     pub(crate) fn log_bytes(&self) -> u64 {
         self.log_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Adds to [`Memtable::blob_bytes`].
+    pub(crate) fn add_blob_bytes(&self, bytes: u64) {
+        self.blob_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of its values in blob files, superseded ones included.
+    pub(crate) fn blob_bytes(&self) -> u64 {
+        self.blob_bytes.load(Ordering::Relaxed)
     }
 
     /// Whether readers read recent writes often enough that the memtable's versions are worth

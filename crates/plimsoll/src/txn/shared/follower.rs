@@ -287,6 +287,8 @@ impl Follower {
             self.records.refresh_branches(self.sequencer.applied())?;
             to_learn.branches = false;
         }
+        // Versions may be dropped from now on that were retained.
+        self.index.env.signals.call_compaction();
         // Release: a thread that sees that nothing is to be loaded sees the loaded records.
         self.is_to_learn.store(false, Ordering::Release);
         Ok(())

@@ -1,0 +1,83 @@
+//! For programs that read a store's files in several calls: where they are, and how the log is kept
+//! from being freed meanwhile.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::api::db::Db;
+use crate::engine::Engine;
+use crate::types::error::Result;
+
+/// Keeps the log of an open store from being freed, from a GLSN on, until it is dropped or the
+/// store is closed. Made by [`Db::hold_log`].
+pub struct LogHold {
+    /// Weak, so that the hold does not keep the store open.
+    store: Weak<Engine>,
+    from: Glsn,
+}
+
+impl Db {
+    /// Keeps the log from `from` on, as far as it was not freed before, and the blob files that it
+    /// names. The hold is not recorded in the store: it ends with this process. Unlike a cursor, it
+    /// also works in a store that is open read-only. If the store is shared, it keeps the other
+    /// processes from freeing the log, too; a process that has the store alone is not kept from it
+    /// by others that read it.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # use plimsoll::*;
+    /// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
+    /// let notes = db.keyspace("notes")?;
+    /// let first = db.put(&notes, "a", "one")?;
+    /// let hold = db.hold_log(first)?;
+    /// assert!(db.log().trim(db.newest())? <= first);
+    /// drop(hold);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The store is closed.
+    pub fn hold_log(&self, from: Glsn) -> Result<LogHold> {
+        self.store.check_open()?;
+        self.store.space.hold(from);
+        Ok(LogHold { store: Arc::downgrade(&self.store), from })
+    }
+
+    /// The path of the store's folder, without symbolic links, `.` and `..`.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # use plimsoll::*;
+    /// let path = dir.path().join("none/../store");
+    /// # std::fs::create_dir(dir.path().join("none")).unwrap();
+    /// let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
+    /// assert!(db.folder()?.ends_with("store") && !db.folder()?.ends_with("../store"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn folder(&self) -> Result<PathBuf> {
+        Ok(self.store.options.disk.resolve(&self.store.path)?)
+    }
+}
+
+impl Drop for LogHold {
+    fn drop(&mut self) {
+        if let Some(store) = self.store.upgrade() {
+            store.space.release(self.from);
+        }
+    }
+}
+
+impl fmt::Debug for LogHold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LogHold({})", self.from)
+    }
+}
