@@ -340,6 +340,35 @@ impl Generator {
         ops
     }
 
+    /// The log is trimmed after a commit, and the memtable flushed in the middle of the trim.
+    pub(super) fn flushed_within_a_trim(&mut self) -> Vec<Op> {
+        let (space, bytes) = (self.below(3) as u8, [3000, 12_000][self.below(2) as usize]);
+        let mut ops = Vec::new();
+        for number in 0..8 + self.below(17) as u32 {
+            ops.extend(self.put_one(space, &numbered_key(number), bytes));
+            if self.random.chance(0.3)
+                && let Some(commit) = ops.pop()
+            {
+                let (at, deed) = (Within::TrimAsked, Deed::Flush);
+                ops.push(Op::Amid { at, deed, op: Box::new(commit) });
+            }
+        }
+        let (limit, from) = (u32::MAX, Reader::Back(0));
+        ops.extend([
+            Op::DropCaches,
+            Op::Walk {
+                from,
+                space,
+                span: ALL,
+                reverse: false,
+                limit,
+                keys_only: false,
+                amid: None,
+            },
+        ]);
+        ops
+    }
+
     /// Feeds continue after failed calls, while more is committed and trimmed.
     pub(super) fn feed_over_errors(&mut self) -> Vec<Op> {
         let space = self.below(3) as u8;
