@@ -74,7 +74,7 @@ impl Interests {
 
     /// Weights that only some runs have; the other runs are as without them.
     fn with_special_ones(self, seed: u64) -> Self {
-        let tags = [0, 0, 30][Random::new(seed ^ 0x7a95).below(3) as usize];
+        let tags = [0, 30, 30][Random::new(seed ^ 0x7a95).below(3) as usize];
         let mut random = Random::new(seed ^ 0x05ee_9e35);
         match random.below(4) {
             0 => Self { sweeps: true, tags, ..self },

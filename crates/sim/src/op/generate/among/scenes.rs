@@ -72,10 +72,14 @@ pub(super) fn scene(random: &mut Random, of: &Interests) -> Vec<Among> {
         return scene.acts;
     }
     if of.tags > 0 && scene.random.below(3) == 0 {
-        tags_change(&mut scene);
+        match scene.random.below(2) {
+            0 => tags_change(&mut scene),
+            _ => learns_of_tags_and_fails(&mut scene),
+        }
         return scene.acts;
     }
-    match scene.random.below(24) {
+    match scene.random.below(26) {
+        24 | 25 => cursor_created_beside_a_trim(&mut scene),
         10..13 => leader_of_posts_ends(&mut scene),
         13..15 => joins_with_little_memory(&mut scene, of.members as u8),
         15..18 => changed_at_the_edge(&mut scene),
@@ -103,14 +107,18 @@ fn killed_in_a_commit(scene: &mut Scene<'_>) {
     let changes = if bytes == LARGE_BYTES { 9 } else { 3 };
     let (nth, later) = (1 + scene.random.below(changes), scene.random.below(4));
     scene.by(scene.one, [before]);
-    if scene.random.below(3) == 0 {
+    let is_behind = scene.random.below(2) == 0;
+    if is_behind {
         // The other may not know the segment in which the kill happens.
-        for _ in 0..1 + scene.random.below(9) {
-            let put = scene.put(10 * IN_LOG_BYTES);
+        for _ in 0..2 + scene.random.below(5) {
+            let put = scene.put(20 * IN_LOG_BYTES);
             scene.by(scene.one, [put]);
         }
     }
     scene.by(scene.one, [Act::KillAtChange { nth, later }, killed]);
+    if is_behind {
+        scene.by(scene.other, [after, Act::DropCaches, Act::Check]);
+    }
     match scene.random.below(4) {
         0 => scene.by(scene.other, [Act::Check]),
         1 => scene.by(scene.other, [after, Act::Check]),
@@ -549,4 +557,38 @@ fn tags_change(scene: &mut Scene<'_>) {
     }
     scene.join();
     scene.by(scene.one, [Act::Check]);
+}
+
+/// One process changes tags, which the other learns of while a call fails.
+fn learns_of_tags_and_fails(scene: &mut Scene<'_>) {
+    let name = scene.random.below(3);
+    for _ in 0..3 {
+        let change = [Act::Tag { name }, Act::DeleteTag { name }][scene.random.below(2) as usize];
+        scene.by(scene.other, [change]);
+        if scene.random.below(2) == 0 {
+            scene.by(scene.other, [Act::Flush]);
+            scene.by(scene.one, [Act::DropCaches]);
+        }
+        let reach = 1 << (1 + scene.random.below(4));
+        let fails = match scene.random.below(2) {
+            0 => Act::FailRead { nth: 1 + scene.random.below(reach) },
+            _ => Act::Refuse { after: scene.random.below(reach) },
+        };
+        scene.by(scene.one, [fails, Act::Scan { space: 0 }, Act::Check]);
+    }
+}
+
+/// One process stops while it creates a cursor; the other, which is the keeper, trims the log.
+fn cursor_created_beside_a_trim(scene: &mut Scene<'_>) {
+    let (name, back) = (scene.random.below(3), scene.random.below(4));
+    scene.by(scene.one, [Act::Leave]);
+    scene.by(scene.other, [Act::DropCursor { name }, Act::Flush]);
+    let (first, second) = (scene.put(IN_LOG_BYTES), scene.put(IN_LEAF_BYTES));
+    scene.by(scene.other, [first]);
+    let (border, nth) = (Border::CursorHeld as u64, 1);
+    let stop = Act::StopAtBorder { border, nth };
+    scene.by(scene.one, [Act::Join { mebibytes: 0 }, stop, Act::Cursor { name, back }]);
+    let trim = Act::Trim { back: 0 };
+    scene.by(scene.other, [second, Act::Flush, trim, trim]);
+    scene.by(scene.one, [Act::GoOn, Act::Check]);
 }
