@@ -87,6 +87,8 @@ borders! {
     CursorHeld,
     /// A piece of a large value was written to a blob file.
     LargeWritten,
+    /// A trim knows what is flushed, and not yet what the runs need.
+    TrimAsked,
     /// A trim has chosen the segments to free.
     TrimChosen,
     /// A part of the warm image is about to be written.

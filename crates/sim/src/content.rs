@@ -3,12 +3,16 @@
 
 use plimsoll_disk::random::Random;
 
+/// Longer values are compressed in several chunks.
+const LONG_BYTES: usize = 64 << 10;
+
 /// A value's bytes, by length and seed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Content {
     /// The length.
     pub bytes: u32,
-    /// The seed. Even seeds make bytes that compress well, odd ones bytes that do not.
+    /// The seed. Even seeds make bytes that compress well, odd ones bytes that do not. Of long
+    /// values of one even seed in four, only the first half compresses.
     pub seed: u32,
 }
 
@@ -23,8 +27,9 @@ impl Content {
         let mut random = Random::new(u64::from(self.seed) << 32 | u64::from(self.bytes));
         let mut out = Vec::with_capacity(len + 8);
         let repeated = self.seed.is_multiple_of(2).then(|| random.next_u64());
+        let packed = if len > LONG_BYTES && self.seed % 8 == 4 { len / 2 } else { len };
         while out.len() < len {
-            let word = repeated.map_or_else(
+            let word = repeated.filter(|_| out.len() < packed).map_or_else(
                 || random.next_u64(),
                 |word| word.wrapping_add(out.len() as u64 / 512),
             );

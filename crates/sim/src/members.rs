@@ -16,6 +16,7 @@ mod life;
 mod model;
 mod notes;
 mod seat;
+mod tags;
 
 use crate::driver::guarded;
 use crate::failure::Outcome;

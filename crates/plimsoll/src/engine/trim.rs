@@ -144,6 +144,7 @@ fn free_up_to(
     // Read this first: a flush in between may add runs that point to later entries, never to
     // earlier ones.
     let flushed = space.reader.index.runs.log_needed_from().next();
+    hit(Border::TrimAsked);
     let needed = space.reader.index.sources.view().min_pointer().unwrap_or(Glsn::MAX);
     // Other processes read entries from the log that their runs do not hold yet.
     let others = space.peers.oldest_needed();

@@ -74,6 +74,17 @@ impl Pending {
         taken
     }
 
+    /// Bytes that are charged, and bytes held. The charge may be of more updates than are left.
+    #[cfg(feature = "testing")]
+    pub(crate) fn charges(&self) -> (u64, u64) {
+        let of_key = |(key, updates): (&Vec<u8>, &Updates<'_>)| {
+            let of_update = |update: &Update<'_>| size_of::<Update<'_>>() + update.bytes();
+            key.len() + updates.iter().map(of_update).sum::<usize>()
+        };
+        let held: usize = self.map.iter().map(of_key).sum();
+        (self.charge.as_ref().map_or(0, Charge::bytes), held as u64)
+    }
+
     /// The first key.
     pub(crate) fn first(&self) -> Option<&[u8]> {
         self.map.first_key_value().map(|(key, _)| key.as_slice())

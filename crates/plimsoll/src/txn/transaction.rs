@@ -570,10 +570,15 @@ impl Transaction {
     /// For each buffer that it keeps: bytes that are charged, and bytes held. For simulations.
     #[doc(hidden)]
     #[cfg(feature = "testing")]
-    pub fn charges(&mut self) -> [(&'static str, u64, u64); 2] {
+    pub fn charges(&mut self) -> [(&'static str, u64, u64); 3] {
         let reads = self.reads.get_mut().unwrap_or_else(PoisonError::into_inner).charges();
         let pops = self.pops().charges();
-        [("read set", reads.0, reads.1), ("rows ahead of pops", pops.0, pops.1)]
+        let updates = self.pending.charges();
+        [
+            ("read set", reads.0, reads.1),
+            ("rows ahead of pops", pops.0, pops.1),
+            ("pending updates", updates.0, updates.1),
+        ]
     }
 
     /// Iterates over a range of keys, including own writes.

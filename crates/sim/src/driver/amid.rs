@@ -80,6 +80,7 @@ impl Driver {
             Within::WalkSat => Border::WalkSat,
             Within::CursorHeld => Border::CursorHeld,
             Within::LargeWritten => Border::LargeWritten,
+            Within::TrimAsked => Border::TrimAsked,
             Within::TrimChosen => Border::TrimChosen,
             Within::ImageMade => Border::ImageMade,
             Within::RowsRead => Border::RowsRead,

@@ -6,6 +6,9 @@ use crate::failure::{Outcome, ensure};
 /// The most by which charges exceed the memory held. Lists grow by halves, and charges in steps.
 const SPARE_BYTES: u64 = 4096;
 
+/// The most bytes of pending updates. Their charge is released with the last of them.
+const UPDATES_BYTES: u64 = 64 << 10;
+
 /// Bytes of a read set that was refused memory: one range, in a list with room for a few.
 const UNCHARGED_BYTES: u64 = 256;
 
@@ -13,9 +16,12 @@ impl Driver {
     /// Checks that the memory of open transactions and iterators is charged, and little more.
     pub(super) fn check_charges(&mut self) -> Outcome {
         for (tx, open) in &mut self.txs {
-            for (what, charged, held) in open.handle.charges() {
+            let [reads, pops, (updates, charged, held)] = open.handle.charges();
+            for (what, charged, held) in [reads, pops] {
                 is_charged(|| format!("the {what} of transaction {tx}"), charged, held)?;
             }
+            let what = || format!("the {updates} of transaction {tx}");
+            is_charged(what, charged, held.max(charged.min(UPDATES_BYTES)))?;
         }
         for (slot, walk) in &self.walks {
             let (charged, held) = walk.charges();

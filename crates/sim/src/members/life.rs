@@ -11,6 +11,7 @@ use plimsoll::{
 use crate::content::Content;
 use crate::members::model::{FIRST_COUNTER, MARKS, Span, Write};
 use crate::members::notes::{self, CURSORS, Follower, Note, Taken};
+use crate::members::tags;
 use crate::op::among::Act;
 
 /// The store's path.
@@ -32,7 +33,7 @@ pub(super) struct Life {
     pub(super) snapshots: VecDeque<Snapshot>,
     follower: Option<Follower>,
     marks: Keyspace,
-    spaces: [Keyspace; 2],
+    pub(super) spaces: [Keyspace; 2],
 }
 
 /// An open transaction.
@@ -92,6 +93,8 @@ pub(super) enum Answer {
     Taken(Taken),
     /// The position of a cursor; `None`: it was dropped.
     Cursor { name: u64, at: Option<Glsn> },
+    /// The moment of a tag (`None`: there is no tag), and whether the act has changed that.
+    Tag { name: u64, at: Option<Glsn>, is_changed: bool },
 }
 
 /// The bytes of a key.
@@ -187,7 +190,7 @@ fn put(tx: &mut Transaction, space: &Keyspace, write: &Write) -> Result<()> {
 }
 
 /// The rows of a span in a snapshot.
-fn read_in(snapshot: &Snapshot, space: &Keyspace, span: Span) -> Result<Answer> {
+pub(super) fn read_in(snapshot: &Snapshot, space: &Keyspace, span: Span) -> Result<Answer> {
     let at = snapshot.at().0;
     let mut rows = Vec::new();
     if span.to == span.from + 1 {
@@ -301,6 +304,8 @@ pub(super) fn perform(slot: &mut Option<Life>, order: &Order) -> Result<Answer> 
         Act::Cursor { .. } | Act::AdvanceCursor { .. } | Act::DropCursor { .. } => {
             cursor(&db, order.act)
         }
+        Act::Tag { name } => tags::create(life, name),
+        Act::DeleteTag { name } => tags::delete(life, name),
         Act::Append { stream, count, bytes } => {
             let places = notes::append(&db, &Note::of_commit(order.id, stream, count, bytes))?;
             Ok(Answer::Appended { first: *places.start(), last: *places.end() })

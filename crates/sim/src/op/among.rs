@@ -87,6 +87,10 @@ pub enum Act {
     AdvanceCursor { name: u64, back: u64 },
     /// Drops it.
     DropCursor { name: u64 },
+    /// Tags the moment of its oldest snapshot, or the newest one.
+    Tag { name: u64 },
+    /// Deletes a tag.
+    DeleteTag { name: u64 },
     /// Appends entries to a stream.
     Append { stream: u64, count: u64, bytes: u64 },
     /// Begins to follow a stream (0: the commits), from this many GLSNs before the newest.
@@ -166,6 +170,8 @@ fn parts(act: Act) -> (&'static str, Vec<u64>) {
         Act::Cursor { name, back } => ("cursor", vec![name, back]),
         Act::AdvanceCursor { name, back } => ("advance-cursor", vec![name, back]),
         Act::DropCursor { name } => ("drop-cursor", vec![name]),
+        Act::Tag { name } => ("tag", vec![name]),
+        Act::DeleteTag { name } => ("delete-tag", vec![name]),
         Act::Append { stream, count, bytes } => ("append", vec![stream, count, bytes]),
         Act::Follow { stream, back } => ("follow", vec![stream, back]),
         Act::Take => ("take", vec![]),
@@ -226,6 +232,8 @@ fn act(name: &str, numbers: &[u64]) -> Option<Act> {
         ("cursor", &[name, back]) => Act::Cursor { name, back },
         ("advance-cursor", &[name, back]) => Act::AdvanceCursor { name, back },
         ("drop-cursor", &[name]) => Act::DropCursor { name },
+        ("tag", &[name]) => Act::Tag { name },
+        ("delete-tag", &[name]) => Act::DeleteTag { name },
         ("append", &[stream, count, bytes]) => Act::Append { stream, count, bytes },
         ("follow", &[stream, back]) => Act::Follow { stream, back },
         ("take", []) => Act::Take,

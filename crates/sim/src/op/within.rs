@@ -18,6 +18,8 @@ pub enum Within {
     CursorHeld,
     /// While a value is written to a blob file.
     LargeWritten,
+    /// After a trim has asked what is flushed, before it asks what the runs need.
+    TrimAsked,
     /// After a trim has chosen the entries to free, before it frees any.
     TrimChosen,
     /// Before a part of the warm image is written.
@@ -30,13 +32,14 @@ pub enum Within {
 
 impl Within {
     /// All of them, with their names.
-    pub(super) const ALL: [(Within, &str); 10] = [
+    pub(super) const ALL: [(Within, &str); 11] = [
         (Within::MomentAsked, "moment-asked"),
         (Within::SourcesTaken, "sources-taken"),
         (Within::ValueLoaded, "value-loaded"),
         (Within::WalkSat, "walk-sat"),
         (Within::CursorHeld, "cursor-held"),
         (Within::LargeWritten, "large-written"),
+        (Within::TrimAsked, "trim-asked"),
         (Within::TrimChosen, "trim-chosen"),
         (Within::ImageMade, "image-made"),
         (Within::RowsRead, "rows-read"),

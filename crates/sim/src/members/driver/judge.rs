@@ -6,6 +6,7 @@
 
 mod freed;
 mod streams;
+mod tags;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +16,7 @@ use plimsoll_disk::mutex::lock;
 use crate::failure::{Failure, Outcome, ensure, same};
 use crate::members::driver::judge::freed::Freed;
 use crate::members::driver::judge::streams::place_of_entries;
+use crate::members::driver::judge::tags::KnownTags;
 use crate::members::driver::{Driver, Pending};
 use crate::members::life::{Answer, Life, Order, PASSING, cursors, is_not_keeper};
 use crate::members::model::{MARKS, Model, Span, Write};
@@ -47,6 +49,7 @@ pub(in crate::members) struct Known {
     /// Positions of cursors; `None`: unknown.
     cursors: BTreeMap<u64, Option<u64>>,
     cursor_before: Option<Option<u64>>,
+    tags: KnownTags,
     /// A sync failed since the store was opened, so nothing becomes durable until all processes
     /// have left.
     pub(in crate::members) has_failed_sync: bool,
@@ -83,6 +86,7 @@ impl Known {
             | Act::DropCursor { name } => {
                 self.cursor_before = self.cursors.insert(name, None);
             }
+            Act::Tag { name } | Act::DeleteTag { name } => self.tags.changes(name),
             _ => {}
         }
     }
@@ -102,6 +106,7 @@ impl Known {
         self.places.clear();
         self.last_of.clear();
         self.cursors.values_mut().for_each(|place| *place = None);
+        self.tags.forget();
         (self.is_cut, self.durable) = (false, last);
         Ok(())
     }
@@ -312,6 +317,7 @@ impl Driver {
                 })
             }
             Answer::Cursor { name, at } => self.judge_cursor(order, name, at),
+            Answer::Tag { name, at, is_changed } => self.judge_tag(order, name, at, is_changed),
             Answer::Verified(problems) => ensure(problems.is_empty(), || {
                 format!("process {member} found problems: {problems:?}")
             }),
@@ -516,6 +522,7 @@ impl Driver {
             self.check_past(member)?;
             self.check_streams(member)?;
             self.check_cursors(member)?;
+            self.check_tags(member)?;
         }
         Ok(())
     }
@@ -606,6 +613,7 @@ impl Driver {
         let spans = self.all_spans();
         self.compare(&who, &life, &spans)?;
         self.compare_streams(&who, &life)?;
+        self.compare_tags(&who, &life)?;
         if path == crate::members::life::STORE {
             self.settle_doubts(u64::MAX);
             self.must_be_fresh(u8::MAX, life.db.newest().0)?;

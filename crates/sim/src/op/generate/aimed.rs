@@ -46,6 +46,7 @@ impl Generator {
             26 => Op::Compact,
             27 if self.settings.limited => Op::Trim { back: self.back() },
             28 => self.bulk_load(),
+            29 if self.open_txs.contains(&true) => self.update(),
             _ => Op::Step,
         };
         Op::Failing { call, op: Box::new(op) }
@@ -337,6 +338,61 @@ impl Generator {
         ops.push(Op::Trim { back: 0 });
         ops.push(self.crash());
         ops.extend([Op::Verify, Op::Check]);
+        ops
+    }
+
+    /// The log is trimmed after a commit, and the memtable flushed in the middle of the trim.
+    pub(super) fn flushed_within_a_trim(&mut self) -> Vec<Op> {
+        let (space, bytes) = (self.below(3) as u8, [3000, 12_000][self.below(2) as usize]);
+        let mut ops = Vec::new();
+        for number in 0..8 + self.below(17) as u32 {
+            ops.extend(self.put_one(space, &numbered_key(number), bytes));
+            if self.random.chance(0.3)
+                && let Some(commit) = ops.pop()
+            {
+                let (at, deed) = (Within::TrimAsked, Deed::Flush);
+                ops.push(Op::Amid { at, deed, op: Box::new(commit) });
+            }
+        }
+        let (limit, from) = (u32::MAX, Reader::Back(0));
+        ops.extend([
+            Op::DropCaches,
+            Op::Walk {
+                from,
+                space,
+                span: ALL,
+                reverse: false,
+                limit,
+                keys_only: false,
+                amid: None,
+            },
+        ]);
+        ops
+    }
+
+    /// A scan whose first value cannot be read, when its sources have just been exchanged.
+    pub(super) fn walk_fails_in_old_sources(&mut self) -> Vec<Op> {
+        let (space, count) = (self.below(2) as u8, 2 + self.below(5) as u32);
+        let value = self.value_of(3000);
+        let many = Op::PutMany { tx: TX, space, first: 0, count, value, scattered: false };
+        let mut ops = vec![Op::Begin { tx: TX }, many, commit(TX), Op::Flush];
+        for _ in 0..4 {
+            ops.extend(self.put_one(space, &numbered_key(count), 100));
+            ops.push(Op::DropCaches);
+            let limit = if self.random.chance(0.5) { u32::MAX } else { 4 };
+            let walk = Op::Walk {
+                from: Reader::Back(0),
+                space,
+                span: Span::Prefix(b"m/".to_vec()),
+                reverse: limit == u32::MAX,
+                limit,
+                keys_only: false,
+                amid: None,
+            };
+            let call = Call::Read(1 + self.below(12));
+            let op = Box::new(Op::Failing { call, op: Box::new(walk) });
+            ops.push(Op::Amid { at: Within::WalkSat, deed: Deed::Flush, op });
+        }
         ops
     }
 

@@ -42,6 +42,8 @@ struct Interests {
     sweeps: bool,
     /// How often processes append to streams and read them.
     streams: u64,
+    /// How often they create and delete tags.
+    tags: u64,
     /// Whether they only read. Without a user's stream, the log is trimmed automatically behind
     /// their cursors.
     only_reads: bool,
@@ -65,6 +67,7 @@ impl Interests {
             scenes: one_of(&[3, 6, 12]),
             sweeps: false,
             streams: 0,
+            tags: 0,
             only_reads: false,
         }
     }
@@ -72,14 +75,15 @@ impl Interests {
     /// Sets weights that only some runs have. The other runs are the same as if these weights did
     /// not exist.
     fn with_special_ones(self, seed: u64) -> Self {
+        let tags = [0, 30, 30][Random::new(seed ^ 0x7a95).below(3) as usize];
         let mut random = Random::new(seed ^ 0x05ee_9e35);
         match random.below(4) {
-            0 => Self { sweeps: true, ..self },
+            0 => Self { sweeps: true, tags, ..self },
             1 if random.below(3) == 0 => {
-                Self { streams: 60, cursors: 10, only_reads: true, ..self }
+                Self { streams: 60, cursors: 10, only_reads: true, tags, ..self }
             }
-            1 => Self { streams: 60, ..self },
-            _ => self,
+            1 => Self { streams: 60, tags, ..self },
+            _ => Self { tags, ..self },
         }
     }
 }
@@ -118,10 +122,11 @@ fn choose(random: &mut Random, of: &Interests) -> Act {
         14,
         of.streams,
         aimed,
+        of.tags,
     ];
     let mut at = random.below(weights.iter().sum());
-    let makers: [fn(&mut Random, &Interests) -> Act; 11] =
-        [write, transact, read, kill, stop, power, cursor, keep_up, come_and_go, stream, aim];
+    let makers: [fn(&mut Random, &Interests) -> Act; 12] =
+        [write, transact, read, kill, stop, power, cursor, keep_up, come_and_go, stream, aim, tag];
     for (weight, make) in weights.into_iter().zip(makers) {
         match at.checked_sub(weight) {
             None => return make(random, of),
@@ -228,6 +233,11 @@ fn cursor(random: &mut Random, _: &Interests) -> Act {
         2..5 => Act::AdvanceCursor { name, back },
         _ => Act::DropCursor { name },
     }
+}
+
+fn tag(random: &mut Random, _: &Interests) -> Act {
+    let name = random.below(3);
+    if random.below(3) == 0 { Act::DeleteTag { name } } else { Act::Tag { name } }
 }
 
 fn stream(random: &mut Random, of: &Interests) -> Act {

@@ -34,7 +34,7 @@ impl Generator {
         let (upkeep, limited, faulty) =
             (settings.upkeep, settings.limited, settings.fault.is_some() && !settings.restores);
         let wide = settings.many > 250 && self.random.chance(0.3);
-        let scenes: [(bool, Scene); 42] = [
+        let scenes: [(bool, Scene); 45] = [
             (true, Self::spilled),
             (true, Self::many_versions),
             (true, Self::moved_deletion),
@@ -75,8 +75,11 @@ impl Generator {
             (kills, Self::images_flushes_and_an_end),
             (kills, Self::images_flushes_and_an_end),
             (crashes && limited, Self::cut_within_a_trim),
+            (settings.forgetful, Self::flushed_within_a_trim),
+            (settings.forgetful, Self::flushed_within_a_trim),
             (true, Self::feed_over_errors),
             (true, Self::feed_over_errors),
+            (settings.fails, Self::walk_fails_in_old_sources),
         ];
         let permitted: Vec<Scene> = scenes
             .into_iter()

@@ -71,13 +71,21 @@ pub(super) fn scene(random: &mut Random, of: &Interests) -> Vec<Among> {
         keyspace_of_another_one(&mut scene);
         return scene.acts;
     }
-    match scene.random.below(24) {
+    if of.tags > 0 && scene.random.below(3) == 0 {
+        match scene.random.below(2) {
+            0 => tags_change(&mut scene),
+            _ => learns_of_tags_and_fails(&mut scene),
+        }
+        return scene.acts;
+    }
+    match scene.random.below(26) {
+        24 | 25 => cursor_created_beside_a_trim(&mut scene),
         10..13 => leader_of_posts_ends(&mut scene),
         13..15 => joins_with_little_memory(&mut scene, of.members as u8),
         15..18 => changed_at_the_edge(&mut scene),
         18..20 => catches_up_and_fails(&mut scene),
         20..22 => ends_or_stops_at_a_border(&mut scene),
-        22 | 23 => learns_and_fails(&mut scene),
+        22 | 23 => learns_and_fails(&mut scene, of.tags > 0),
         0..2 => killed_in_a_commit(&mut scene),
         2..4 => sync_fails(&mut scene),
         4 => written_over_behind_a_row(&mut scene),
@@ -98,7 +106,19 @@ fn killed_in_a_commit(scene: &mut Scene<'_>) {
     // A blob file is written and synced before the record.
     let changes = if bytes == LARGE_BYTES { 9 } else { 3 };
     let (nth, later) = (1 + scene.random.below(changes), scene.random.below(4));
-    scene.by(scene.one, [before, Act::KillAtChange { nth, later }, killed]);
+    scene.by(scene.one, [before]);
+    let is_behind = scene.random.below(2) == 0;
+    if is_behind {
+        // The other may not know the segment in which the kill happens.
+        for _ in 0..2 + scene.random.below(5) {
+            let put = scene.put(20 * IN_LOG_BYTES);
+            scene.by(scene.one, [put]);
+        }
+    }
+    scene.by(scene.one, [Act::KillAtChange { nth, later }, killed]);
+    if is_behind {
+        scene.by(scene.other, [after, Act::DropCaches, Act::Check]);
+    }
     match scene.random.below(4) {
         0 => scene.by(scene.other, [Act::Check]),
         1 => scene.by(scene.other, [after, Act::Check]),
@@ -380,9 +400,16 @@ fn changed_at_the_edge(scene: &mut Scene<'_>) {
 /// One process has to apply many commits of others, and a call within that fails; its data stays
 /// right, and it continues.
 fn catches_up_and_fails(scene: &mut Scene<'_>) {
+    let is_long = scene.random.below(3) == 0;
     for _ in 0..2 + scene.random.below(8) {
         scene.key += 1;
-        let bytes = [IN_LEAF_BYTES, IN_LOG_BYTES, LARGE_BYTES][scene.random.below(3) as usize];
+        let bytes = match scene.random.below(3) {
+            // Records that take several reads.
+            _ if is_long => 10 * IN_LOG_BYTES,
+            0 => IN_LEAF_BYTES,
+            1 => IN_LOG_BYTES,
+            _ => LARGE_BYTES,
+        };
         let put = scene.put(bytes);
         scene.by(scene.other, [put]);
     }
@@ -410,9 +437,9 @@ fn catches_up_and_fails(scene: &mut Scene<'_>) {
     scene.by(scene.one, [Act::Check, Act::Flush, Act::Check]);
 }
 
-/// One process changes cursors and keyspaces; the other applies that, while a call fails or the
-/// process dies or stops.
-fn learns_and_fails(scene: &mut Scene<'_>) {
+/// One process changes cursors, keyspaces and tags; the other applies that, while a call fails or
+/// the process dies or stops.
+fn learns_and_fails(scene: &mut Scene<'_>, with_tags: bool) {
     let (name, back) = (scene.random.below(3), scene.random.below(6));
     let changes = [
         Act::Cursor { name, back },
@@ -420,9 +447,13 @@ fn learns_and_fails(scene: &mut Scene<'_>) {
         Act::DropCursor { name },
         Act::MakeSpace,
         Act::DropSpace,
+        Act::Tag { name },
+        Act::Tag { name },
+        Act::DeleteTag { name },
     ];
+    let choices = if with_tags { 8 } else { 5 };
     for _ in 0..2 + scene.random.below(3) {
-        let change = changes[scene.random.below(5) as usize];
+        let change = changes[scene.random.below(choices) as usize];
         scene.by(scene.other, [change]);
         let reach = 1 << scene.random.below(5);
         let fails = match scene.random.below(6) {
@@ -455,16 +486,22 @@ fn ends_or_stops_at_a_border(scene: &mut Scene<'_>) {
         Border::MergeStopped,
         Border::TurnAbandoned,
     ];
-    let border = borders[scene.random.below(10) as usize] as u64;
-    let nth = 1 + scene.random.below(2);
+    let border = borders[scene.random.below(10) as usize];
     let (first, large) = (scene.put(IN_LOG_BYTES), scene.put(LARGE_BYTES));
-    let act = match scene.random.below(6) {
-        0 => Act::Compact,
-        1 => Act::Trim { back: 0 },
-        2 => Act::Cursor { name: scene.random.below(3), back: scene.random.below(5) },
-        3 => large,
-        _ => Act::Flush,
+    let (act, aim) = match scene.random.below(6) {
+        0 => (Act::Compact, border),
+        1 => (Act::Trim { back: 0 }, Border::TrimChosen),
+        2 => {
+            let (name, back) = (scene.random.below(3), scene.random.below(5));
+            scene.by(scene.other, [Act::DropCursor { name }]);
+            (Act::Cursor { name, back }, Border::CursorHeld)
+        }
+        3 => (large, Border::LargeWritten),
+        _ => (Act::Flush, border),
     };
+    // Mostly one that the act reaches.
+    let border = if scene.random.below(3) > 0 { aim } else { border } as u64;
+    let nth = if border == aim as u64 { 1 } else { 1 + scene.random.below(2) };
     let ends = match scene.random.below(3) {
         0 => Act::KillAtBorder { border, nth },
         _ => Act::StopAtBorder { border, nth },
@@ -484,4 +521,74 @@ fn ends_or_stops_at_a_border(scene: &mut Scene<'_>) {
     scene.by(scene.one, [Act::GoOn]);
     scene.join();
     scene.by(scene.one, [Act::Check, Act::Trim { back: 0 }, Act::Check]);
+}
+
+/// One process tags a moment, and is killed or stopped there or not; the key is overwritten, and
+/// the index merged; another process deletes the tag or not; the power may be cut.
+fn tags_change(scene: &mut Scene<'_>) {
+    let (name, reach) = (scene.random.below(3), 1 << scene.random.below(8));
+    let first = scene.put(IN_LOG_BYTES);
+    scene.by(scene.one, [first]);
+    let after = 1 + scene.random.below(reach);
+    match scene.random.below(4) {
+        0 => scene.by(scene.one, [Act::KillAt { after }]),
+        1 => scene.by(scene.one, [Act::StopAt { after }]),
+        _ => {}
+    }
+    scene.by(scene.one, [Act::Tag { name }]);
+    for _ in 0..1 + scene.random.below(3) {
+        let put = scene.put(IN_LEAF_BYTES);
+        let member = [scene.one, scene.other][scene.random.below(2) as usize];
+        scene.by(member, [put, Act::Flush]);
+    }
+    scene.by(scene.other, [Act::Flush, Act::Compact, Act::Trim { back: 0 }]);
+    scene.by(scene.one, [Act::Flush, Act::Compact, Act::GoOn]);
+    match scene.random.below(4) {
+        0 => scene.by(scene.other, [Act::DeleteTag { name }, Act::Tag { name }, Act::Compact]),
+        1 => {
+            let after = 1 + scene.random.below(reach);
+            scene.by(scene.other, [Act::KillAt { after }, Act::DeleteTag { name }]);
+            scene.by(scene.one, [Act::Flush, Act::Compact]);
+        }
+        _ => {}
+    }
+    if scene.random.below(2) == 0 {
+        scene.by(scene.one, [Act::PowerCut]);
+    }
+    scene.join();
+    scene.by(scene.one, [Act::Check]);
+}
+
+/// One process changes tags, which the other learns of while a call fails.
+fn learns_of_tags_and_fails(scene: &mut Scene<'_>) {
+    let name = scene.random.below(3);
+    for _ in 0..3 {
+        let change = [Act::Tag { name }, Act::DeleteTag { name }][scene.random.below(2) as usize];
+        scene.by(scene.other, [change]);
+        if scene.random.below(2) == 0 {
+            scene.by(scene.other, [Act::Flush]);
+            scene.by(scene.one, [Act::DropCaches]);
+        }
+        let reach = 1 << (1 + scene.random.below(4));
+        let fails = match scene.random.below(2) {
+            0 => Act::FailRead { nth: 1 + scene.random.below(reach) },
+            _ => Act::Refuse { after: scene.random.below(reach) },
+        };
+        scene.by(scene.one, [fails, Act::Scan { space: 0 }, Act::Check]);
+    }
+}
+
+/// One process stops while it creates a cursor; the other, which is the keeper, trims the log.
+fn cursor_created_beside_a_trim(scene: &mut Scene<'_>) {
+    let (name, back) = (scene.random.below(3), scene.random.below(4));
+    scene.by(scene.one, [Act::Leave]);
+    scene.by(scene.other, [Act::DropCursor { name }, Act::Flush]);
+    let (first, second) = (scene.put(IN_LOG_BYTES), scene.put(IN_LEAF_BYTES));
+    scene.by(scene.other, [first]);
+    let (border, nth) = (Border::CursorHeld as u64, 1);
+    let stop = Act::StopAtBorder { border, nth };
+    scene.by(scene.one, [Act::Join { mebibytes: 0 }, stop, Act::Cursor { name, back }]);
+    let trim = Act::Trim { back: 0 };
+    scene.by(scene.other, [second, Act::Flush, trim, trim]);
+    scene.by(scene.one, [Act::GoOn, Act::Check]);
 }
