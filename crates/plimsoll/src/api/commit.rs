@@ -21,6 +21,7 @@ use crate::txn::payload::{Operations, Payload, Writes};
 use crate::txn::spill::merged_runs::MergedRuns;
 use crate::txn::spill::side_runs;
 use crate::types::branch_key;
+use crate::types::branches::decode_merge_key;
 use crate::types::error::{Result, show_key};
 use crate::types::expiry::Expiry;
 use crate::types::index_key::IndexKey;
@@ -120,7 +121,14 @@ impl Commit {
     /// # Errors
     /// Corruption, or a newer format.
     pub fn changes_branch(&self) -> Result<bool> {
-        self.begins_in(BRANCHES)
+        let Writes::Operations(mut operations) = Payload::decode(&self.entry)?.writes else {
+            return Ok(false);
+        };
+        // A commit that merges branches only records that there.
+        Ok(operations.next()?.is_some_and(|operation| {
+            let key = IndexKey::new(operation.key);
+            key.is_in(BRANCHES) && decode_merge_key(key.user_key()).is_none()
+        }))
     }
 
     /// The commit's changes: first the ranges that it deleted, one change for each, then the keys,

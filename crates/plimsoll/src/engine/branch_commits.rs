@@ -3,18 +3,21 @@
 //! Other members of the store change branches as well, so each change reads the counter of the
 //! registry on which it is based, and is retried if another change came first.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use plimsoll_log::glsn::Glsn;
 
 use crate::engine::Engine;
 use crate::engine::tag_commits::check_readable;
+use crate::index::sources::view::Direction;
 use crate::read::lens::Lens;
 use crate::read::span::Span;
 use crate::txn::range_deletes::Reads;
 use crate::txn::transaction::Transaction;
+use crate::types::as_of::AsOf;
 use crate::types::branches::{
-    BranchInfo, COUNTER_KEY, Chain, Changes, Counter, Known, MAIN, MAIN_CHAIN, MAX_CHAINS,
+    BranchInfo, COUNTER_KEY, Chain, Changes, Counter, Known, MAIN, MAIN_CHAIN, MAX_CHAINS, Removal,
     chain_key, check_branch_name, merge_prefix,
 };
 use crate::types::error::{Error, Result};
@@ -25,8 +28,8 @@ use crate::types::tags::Tagged;
 /// A change of the registry that has been decided, but not committed.
 struct Plan {
     changes: Changes,
-    /// The group that has no chains any more.
-    dead_group: Option<u32>,
+    /// The groups whose versions nobody needs any more.
+    dead_groups: BTreeSet<u32>,
     counter: Counter,
 }
 
@@ -34,9 +37,9 @@ fn registry(store: &Engine) -> Keyspace {
     store.reader.keyspaces.handle(BRANCHES, "".into())
 }
 
-/// Creates a branch that leaves the chain `parent` at a moment, which the caller keeps open until
+/// Creates a branch that leaves the chain `wanted` at a moment, which the caller keeps open until
 /// this returns.
-pub(crate) fn create(store: &Arc<Engine>, name: &str, parent: u32, at: Glsn) -> Result<()> {
+pub(crate) fn create(store: &Arc<Engine>, name: &str, wanted: u32, at: Glsn) -> Result<()> {
     if name == MAIN {
         return Err(InvalidInput::MainBranch.into());
     }
@@ -47,10 +50,11 @@ pub(crate) fn create(store: &Arc<Engine>, name: &str, parent: u32, at: Glsn) -> 
     let exact = store.reader.time_of(at)?;
     let fork = Tagged { at, micros: exact.unwrap_or(later), is_exact: exact.is_some() };
     // Before its fork, a branch is what its parent was.
-    let parent = store.reader.snapshots.branches.known().seen_by(parent, at);
+    let parent = store.reader.snapshots.branches.known().seen_by(wanted, at);
     // What is readable now stays so, because the moment is open.
     check_fork(store, parent, at)?;
     let branches = &store.reader.snapshots.branches;
+    let unused = unused_id(store, branches.known().counter().next)?;
     branches.make_room(&store.reader.budget, name)?;
     let created = change(store, |known, counter| {
         if known.find(name).is_ok() {
@@ -59,15 +63,18 @@ pub(crate) fn create(store: &Arc<Engine>, name: &str, parent: u32, at: Glsn) -> 
         if known.len() >= MAX_CHAINS || counter.next == u32::MAX {
             return Err(InvalidInput::TooManyBranches { limit: MAX_CHAINS as u64 }.into());
         }
-        let id = counter.next;
+        let id = counter.next.max(unused);
+        if wanted != MAIN_CHAIN {
+            alive(known, wanted)?;
+        }
         let group = match parent {
             MAIN_CHAIN => id,
-            parent => alive(known, parent)?.group,
+            parent => known.get(parent).ok_or(InvalidInput::BranchDeleted)?.group,
         };
         let chain = Chain { name: Some(name.into()), parent, group, fork };
         Ok(Plan {
             changes: vec![(id, Some(chain))],
-            dead_group: None,
+            dead_groups: BTreeSet::new(),
             counter: Counter { next: id + 1, ..counter },
         })
     });
@@ -75,6 +82,22 @@ pub(crate) fn create(store: &Arc<Engine>, name: &str, parent: u32, at: Glsn) -> 
         branches.give_room_back(name);
     }
     created
+}
+
+/// The first id from `next` on under which no version is stored, because damage may have destroyed
+/// the counter.
+fn unused_id(store: &Engine, mut next: u32) -> Result<u32> {
+    let at = AsOf::unexpiring(store.committer.sequencer.applied());
+    while next < u32::MAX {
+        let (span, view) =
+            (Span::prefix(SIDE, &next.to_be_bytes()), store.reader.index.sources.view());
+        let mut walk = view.visible(span.lower(), span.upper(), at, Direction::Forward)?;
+        if walk.next(&mut Vec::new())?.is_none() {
+            break;
+        }
+        next += 1;
+    }
+    Ok(next)
 }
 
 /// Gives a branch another name.
@@ -90,7 +113,7 @@ pub(crate) fn rename(store: &Arc<Engine>, from: &str, to: &str) -> Result<()> {
             return Err(InvalidInput::BranchExists { name: to.to_owned() }.into());
         }
         let chain = Chain { name: Some(to.into()), ..alive(known, id)?.clone() };
-        Ok(Plan { changes: vec![(id, Some(chain))], dead_group: None, counter })
+        Ok(Plan { changes: vec![(id, Some(chain))], dead_groups: BTreeSet::new(), counter })
     })
 }
 
@@ -101,28 +124,14 @@ pub(crate) fn delete(store: &Arc<Engine>, name: &str) -> Result<()> {
     }
     store.check_writable()?;
     change(store, |known, counter| {
-        let mut id = known.find(name)?;
-        let mut chain = alive(known, id)?;
-        if known.has_children(id) {
-            let nameless = Chain { name: None, ..chain.clone() };
-            return Ok(Plan { changes: vec![(id, Some(nameless))], dead_group: None, counter });
+        let id = known.find(name)?;
+        let chain = alive(known, id)?;
+        let Removal { removed, dead_groups } = known.without(id);
+        let mut changes: Changes = removed.iter().map(|chain| (*chain, None)).collect();
+        if !removed.contains(&id) {
+            changes.push((id, Some(Chain { name: None, ..chain.clone() })));
         }
-        let mut changes = vec![(id, None)];
-        // Ancestors that were kept only for this one.
-        let mut dead_group = None;
-        loop {
-            if chain.parent == MAIN_CHAIN {
-                dead_group = Some(chain.group);
-                break;
-            }
-            id = chain.parent;
-            chain = known.get(id).ok_or_else(|| no_branch(name))?;
-            if chain.name.is_some() || !known.has_one_child(id) {
-                break;
-            }
-            changes.push((id, None));
-        }
-        Ok(Plan { changes, dead_group, counter })
+        Ok(Plan { changes, dead_groups, counter })
     })
 }
 
@@ -173,11 +182,14 @@ fn change(store: &Arc<Engine>, plan: impl Fn(&Known, Counter) -> Result<Plan>) -
         let registry = registry(store);
         let counter = tx.get(&registry, COUNTER_KEY)?.map(|record| Counter::decode(&record));
         let counter = counter.transpose()?.unwrap_or_default();
-        if branches.known().counter() != counter {
+        let known = branches.known().counter();
+        if known.changes != counter.changes {
             store.catalog.records.refresh_branches(tx.read_at()?.glsn)?;
             continue;
         }
-        let Plan { changes, dead_group, counter } = plan(&branches.known(), counter)?;
+        // The known one is greater if damage has destroyed the record.
+        let counter = Counter { next: counter.next.max(known.next), ..counter };
+        let Plan { changes, dead_groups, counter } = plan(&branches.known(), counter)?;
         let counter = Counter { changes: counter.changes + 1, ..counter };
         for (id, chain) in &changes {
             match chain {
@@ -192,11 +204,16 @@ fn change(store: &Arc<Engine>, plan: impl Fn(&Known, Counter) -> Result<Plan>) -
                 }
             }
         }
+        if changes.iter().any(|(_, chain)| chain.as_ref().is_none_or(|chain| chain.name.is_none()))
+        {
+            // A merge that has not been noted yet may need the chain.
+            tx.note_span(&Span::of_keyspace(BRANCHES));
+        }
         tx.put(&registry, COUNTER_KEY, counter.encode())?;
-        if let Some(group) = dead_group {
-            let side = store.reader.keyspaces.handle(SIDE, "".into());
-            let span = Span::prefix(SIDE, &group.to_be_bytes());
-            tx.delete_span(&side, &span, Reads::Nothing)?;
+        let side = store.reader.keyspaces.handle(SIDE, "".into());
+        for group in dead_groups {
+            // Not read, so that no commit on a branch is a conflict.
+            tx.repeat_range(&side, &Span::prefix(SIDE, &group.to_be_bytes()))?;
         }
         let ticket = match tx.commit_submit() {
             Err(Error::Conflict { .. }) => continue,

@@ -106,8 +106,8 @@ impl Horizon for RetentionHorizon {
         let since = match keyspace {
             // The versions of all keyspaces: the longest retention applies.
             SIDE => {
-                let all = self.keyspaces.all();
-                all.iter().map(|(_, record)| self.since(record.retention, visible)).min()
+                let all = self.keyspaces.records();
+                all.iter().map(|record| self.since(record.retention, visible)).min()
             }
             keyspace => self.keyspaces.record(keyspace).map(|it| self.since(it.retention, visible)),
         };

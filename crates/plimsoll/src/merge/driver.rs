@@ -17,7 +17,7 @@ use crate::read::span::Span;
 use crate::txn::retry::{self, Target};
 use crate::txn::transaction::Transaction;
 use crate::types::as_of::AsOf;
-use crate::types::branches::{MAIN_CHAIN, merge_key, merge_prefix};
+use crate::types::branches::{MAIN_CHAIN, chain_key, merge_key, merge_prefix};
 use crate::types::error::{Error, Result};
 use crate::types::index_key::KeyBuffer;
 use crate::types::keyspaces::{BRANCHES, SYSTEM};
@@ -79,20 +79,26 @@ impl Merge {
     pub(crate) fn run(&self, store: &Arc<Engine>) -> Result<MergeOutcome> {
         store.check_writable()?;
         let to = Target { committer: &store.committer, lens: self.into.as_ref() };
-        match retry::commit(to, |tx| self.merge_into(store, tx)) {
-            Ok((true, glsn)) => {
-                if self.are_branches() {
-                    let upto = self.theirs.at();
-                    store.reader.snapshots.branches.merged(self.chains(), upto, glsn);
-                }
-                Ok(MergeOutcome::Merged(glsn))
-            }
+        let branches = &store.reader.snapshots.branches;
+        if self.are_branches() {
+            branches.make_room_for_merge(&store.reader.budget)?;
+        }
+        let outcome = self.commit(store, to);
+        if self.are_branches() && !matches!(outcome, Ok(MergeOutcome::Merged(_))) {
+            branches.give_room_of_merge_back();
+        }
+        outcome
+    }
+
+    fn commit(&self, store: &Arc<Engine>, to: Target<'_>) -> Result<MergeOutcome> {
+        let change = |tx: &mut Transaction| self.merge_into(store, tx);
+        let merged = match self.are_branches() {
+            true => retry::commit_by(to, change, |tx| self.commit_noting(store, tx)),
+            false => retry::commit(to, change),
+        };
+        match merged {
+            Ok((true, glsn)) => Ok(MergeOutcome::Merged(glsn)),
             Ok((false, _)) => Ok(MergeOutcome::UpToDate),
-            Err(Stop::Failed(error @ Error::Stalled { .. })) if self.are_branches() => {
-                // The commit stays, so that its record must be known.
-                store.catalog.records.refresh_branches(store.committer.sequencer.applied())?;
-                Err(error)
-            }
             Err(Stop::Failed(error)) => Err(error),
             Err(Stop::Conflicts(ours)) => {
                 let stream = self.stream(store, ours)?;
@@ -131,6 +137,9 @@ impl Merge {
             Base::Ours => Ok(None),
             Base::State(state) => Ok(Some(Bases::one(state.clone()))),
             Base::CommonAncestors => {
+                if let Some(theirs) = self.theirs.lens() {
+                    theirs.check_exists(&store.reader, ours.at())?;
+                }
                 let mut graph = Graph::new(store, ours.at());
                 let (into, from) = self.chains();
                 let states = graph.common_ancestors((into, ours.at()), (from, self.theirs.at()))?;
@@ -177,20 +186,38 @@ impl Merge {
             apply(tx, step, theirs)?;
             has_steps = true;
         }
-        if has_steps {
+        // What a rule has decided to leave as it is counts as merged, too.
+        let is_merged = has_steps || (self.are_branches() && stream.has_changes());
+        if is_merged {
             tx.set_metadata(&self.metadata)?;
             if self.are_branches() {
                 self.record(store, tx)?;
             }
         }
-        Ok(has_steps)
+        Ok(is_merged)
+    }
+
+    /// Commits, and lets this process know of the merge before a branch can be deleted.
+    fn commit_noting(&self, store: &Engine, tx: Transaction) -> Result<Glsn> {
+        if tx.writes.is_empty() {
+            return tx.commit();
+        }
+        let branches = &store.reader.snapshots.branches;
+        let changing = branches.lock_changing();
+        let ticket = tx.commit_submit()?;
+        // Before the wait, which may fail (`Stalled`) although the commit stays.
+        branches.merged(self.chains(), self.theirs.at(), ticket.glsn());
+        drop(changing);
+        ticket.wait()
     }
 
     /// Records that the transaction merges theirs into ours. Another merge of the two is a conflict.
     fn record(&self, store: &Engine, tx: &mut Transaction) -> Result<()> {
         let (into, from) = self.chains();
-        let branches = &store.reader.snapshots.branches;
-        branches.make_room_for_merge(&store.reader.budget)?;
+        // The deletion of a branch is a conflict.
+        for chain in [into, from] {
+            tx.note_read(&KeyBuffer::new(BRANCHES, &chain_key(chain))?)?;
+        }
         tx.note_span(&Span::prefix(BRANCHES, &merge_prefix(into, from)));
         tx.space_to_put(&store.reader.keyspaces.handle(BRANCHES, "".into()))?;
         let key = KeyBuffer::new(BRANCHES, &merge_key(into, from, self.theirs.at()))?;

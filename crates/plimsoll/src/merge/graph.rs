@@ -66,7 +66,11 @@ impl<'a> Graph<'a> {
             let Some(other) = theirs.get(chain) else { continue };
             let at = *at.min(other);
             // Up to its fork, a chain is its parent.
-            if *chain == MAIN_CHAIN || at > self.chain(*chain)?.fork.at {
+            let fork = match *chain {
+                MAIN_CHAIN => None,
+                id => self.chain(id)?.map(|chain| chain.fork.at),
+            };
+            if fork.is_none_or(|fork| at > fork) {
                 common.push((*chain, at));
             }
         }
@@ -100,7 +104,7 @@ impl<'a> Graph<'a> {
                 }
             }
             if chain != MAIN_CHAIN {
-                let chain = self.chain(chain)?;
+                let chain = self.chain(chain)?.ok_or_else(damaged_branch)?;
                 open.push((chain.parent, chain.fork.at.min(at)));
             }
             self.merged_into(chain, at, &mut open)?;
@@ -108,21 +112,28 @@ impl<'a> Graph<'a> {
         Ok(contained)
     }
 
-    fn chain(&mut self, id: u32) -> Result<&Chain> {
+    /// A chain; `None` if nobody needs it any more.
+    fn chain(&mut self, id: u32) -> Result<Option<&Chain>> {
         match self.chains.entry(id) {
-            btree_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
+            btree_map::Entry::Occupied(entry) => Ok(Some(entry.into_mut())),
             btree_map::Entry::Vacant(entry) => {
                 let key = KeyBuffer::new(BRANCHES, &chain_key(id))?;
-                let hit = self.view.get(&key, self.at)?.ok_or_else(damaged_branch)?;
-                let Stored::Inline(record) = hit.stored() else { return Err(damaged_branch()) };
-                Ok(entry.insert(Chain::decode(record).ok_or_else(damaged_branch)?))
+                let Some(hit) = self.view.get(&key, self.at)? else { return Ok(None) };
+                match hit.stored() {
+                    Stored::Deleted => Ok(None),
+                    Stored::Inline(record) => {
+                        let chain = Chain::decode(record).ok_or_else(damaged_branch)?;
+                        Ok(Some(entry.insert(chain)))
+                    }
+                    _ => Err(damaged_branch()),
+                }
             }
         }
     }
 
     /// Adds the states that were merged into a chain by commits up to `upto`; of each chain, the
     /// newest.
-    fn merged_into(&self, into: u32, upto: Glsn, states: &mut Vec<State>) -> Result<()> {
+    fn merged_into(&mut self, into: u32, upto: Glsn, states: &mut Vec<State>) -> Result<()> {
         let key = |bytes: &[u8]| KeptKey::new(BRANCHES, bytes);
         // The greatest id is never used.
         let end = key(&chain_key(into + 1))?;
@@ -141,7 +152,9 @@ impl<'a> Graph<'a> {
                 }
             };
             let (_, chain, merged) = found;
-            states.push((chain, merged));
+            if chain == MAIN_CHAIN || self.chain(chain)?.is_some() {
+                states.push((chain, merged));
+            }
             // The older merges of the same chain are in this one.
             from = Bound::Included(key(&merge_prefix(into, chain + 1))?);
         }
@@ -159,10 +172,10 @@ impl<'a> Graph<'a> {
         }
         let mut next = id;
         while next != MAIN_CHAIN {
-            next = self.chain(next)?.parent;
+            next = self.chain(next)?.ok_or_else(damaged_branch)?.parent;
         }
         let ancestry = Ancestry::new(id, |id| self.chains.get(&id)).ok_or_else(damaged_branch)?;
-        let name = self.chain(id)?.name.clone().unwrap_or_default();
+        let name = self.chains.get(&id).and_then(|chain| chain.name.clone()).unwrap_or_default();
         Ok(Some(Arc::new(Lens::open(&self.store.reader, &name, ancestry)?)))
     }
 }

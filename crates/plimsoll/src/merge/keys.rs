@@ -173,17 +173,24 @@ pub(crate) struct Written {
     changes: Changes,
     /// The user's key of the last change.
     key: Vec<u8>,
+    /// Whether that was used. Several chains of a group may have written it.
+    is_used: bool,
 }
 
 impl Written {
     /// Advances to the next key if the last one was used; false at the end.
     fn advance(&mut self, store: &Engine) -> Result<bool> {
-        let is_there = self.changes.advance(store)?;
-        if is_there {
-            self.key.clear();
-            self.key.extend_from_slice(&branch_key::user_key(self.changes.index_key()));
+        while self.changes.advance(store)? {
+            let key = branch_key::user_key(self.changes.index_key());
+            if !self.is_used || *key != *self.key {
+                self.key.clear();
+                self.key.extend_from_slice(&key);
+                self.is_used = false;
+                return Ok(true);
+            }
+            self.changes.pass();
         }
-        Ok(is_there)
+        Ok(false)
     }
 }
 
@@ -244,6 +251,7 @@ impl Keys {
         };
         for written in all.iter_mut().filter(|written| written.key == key) {
             written.changes.pass();
+            written.is_used = true;
         }
         Ok(Some(key))
     }
@@ -258,7 +266,7 @@ fn add_written(
     states: [&Snapshot; 2],
     readable_at: Option<Glsn>,
 ) -> Result<()> {
-    let mut add = |changes| all.push(Written { changes, key: Vec::new() });
+    let mut add = |changes| all.push(Written { changes, key: Vec::new(), is_used: false });
     let ends = states.map(|state| {
         let fork = state.lens().map_or(Glsn::MAX, |lens| lens.ancestry().main);
         fork.min(state.at())

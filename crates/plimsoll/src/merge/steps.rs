@@ -252,6 +252,8 @@ pub(crate) struct Stream {
     /// The keyspaces that are left, the last one first.
     scopes: Vec<Scope>,
     current: Option<(Arc<Part>, Keys)>,
+    /// Whether theirs has changed a key.
+    has_changes: bool,
 }
 
 impl Stream {
@@ -263,7 +265,12 @@ impl Stream {
         mut scopes: Vec<Scope>,
     ) -> Self {
         scopes.reverse();
-        Self { store: Arc::clone(store), sides, rules, scopes, current: None }
+        Self { store: Arc::clone(store), sides, rules, scopes, current: None, has_changes: false }
+    }
+
+    /// Whether theirs has changed a key that was passed.
+    pub(crate) fn has_changes(&self) -> bool {
+        self.has_changes
     }
 
     /// The next step, and their value. Calls `note` before it reads our state: with each keyspace,
@@ -321,7 +328,7 @@ impl Stream {
     }
 
     fn step(
-        &self,
+        &mut self,
         part: &Arc<Part>,
         key: Vec<u8>,
         note: &mut impl FnMut(&Part, Option<&[u8]>) -> Result<()>,
@@ -334,6 +341,7 @@ impl Stream {
         if is_untouched {
             return Ok(None);
         }
+        self.has_changes = true;
         // Without a state from which both come, a rule decides.
         base = base.filter(|_| is_one_base);
         // A value that has expired since is not put back.

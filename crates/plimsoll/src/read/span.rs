@@ -43,6 +43,20 @@ impl Span {
         Self { lower: Bound::Included(index_key(keyspace, b"")), upper: keyspace_end(keyspace) }
     }
 
+    /// The span of all keyspaces before one.
+    pub(crate) fn before(keyspace: u32) -> Self {
+        Self { lower: Bound::Unbounded, upper: Bound::Excluded(index_key(keyspace, b"")) }
+    }
+
+    /// The span of all keyspaces after one.
+    pub(crate) fn after(keyspace: u32) -> Self {
+        let lower = match keyspace_end(keyspace) {
+            Bound::Excluded(next) => Bound::Included(next),
+            end => end,
+        };
+        Self { lower, upper: Bound::Unbounded }
+    }
+
     /// The span of the keys that begin with `prefix`; empty if the prefix is longer than a key may
     /// be.
     pub(crate) fn prefix(keyspace: u32, prefix: &[u8]) -> Self {

@@ -44,7 +44,7 @@ use crate::txn::write_set::{Write, WriteSet};
 use crate::types::as_of::Expiries;
 use crate::types::branch_key;
 use crate::types::error::{Error, Result};
-use crate::types::keyspaces::{BRANCHES, CURSORS, SYSTEM, TAGS};
+use crate::types::keyspaces::{BRANCHES, CURSORS, SIDE, SYSTEM, TAGS};
 use crate::types::version::{INLINE_BYTES, MAX_POINTER_BYTES, Stored, value_sum};
 
 /// Divisor: a commit that is too large for a record is inserted into the memtable if it takes at
@@ -390,7 +390,7 @@ fn validate(view: &View, reads: &ReadSet, at: Glsn) -> Result<()> {
     for range in reads.ranges() {
         let changed = match range.last {
             None => view.changed(&range.first, at)?.map(|by| (range.first.clone(), by)),
-            Some(_) => view.changed_in(Bound::Included(&range.first), range.upper(), at)?,
+            Some(_) => changed_on_main(view, (Bound::Included(&range.first), range.upper()), at)?,
         };
         if let Some((key, by)) = changed {
             let key = branch_key::user_key(&key).into_owned();
@@ -400,20 +400,43 @@ fn validate(view: &View, reads: &ReadSet, at: Glsn) -> Result<()> {
     Ok(())
 }
 
+/// The first key in a range that was changed after `at`, leaving out what is on branches: a read set
+/// that was coarsened may cover them.
+fn changed_on_main(
+    view: &View,
+    read: (Bound<&[u8]>, Bound<&[u8]>),
+    at: Glsn,
+) -> Result<Option<(Vec<u8>, Glsn)>> {
+    let side = Span::of_keyspace(SIDE);
+    if side.overlap(read).is_none() {
+        return view.changed_in(read.0, read.1, at);
+    }
+    for part in [Span::before(SIDE), Span::after(SIDE)] {
+        if let Some((first, upper)) = part.overlap(read)
+            && let Some(changed) = view.changed_in(first, upper, at)?
+        {
+            return Ok(Some(changed));
+        }
+    }
+    Ok(None)
+}
+
 /// As [`validate`], of a transaction on a branch. Of the versions on branches, only those of its own
 /// chain count: what it reads of its ancestors and of main is before its forks, and does not change.
 fn validate_on_branch(view: &View, reads: &ReadSet, at: Glsn, lens: &Lens) -> Result<()> {
     let is_own = |key: &[u8]| branch_key::split(key).1 == lens.ancestry().chain;
     // A set that was coarsened may cover other groups, and keyspaces in between.
-    let (group, system) = (lens.group_span(), Span::of_keyspace(SYSTEM));
+    let (group, own) = (lens.group_span(), [SYSTEM, BRANCHES].map(Span::of_keyspace));
     for range in reads.ranges() {
         let changed = match range.last {
             None => view.changed(&range.first, at)?.map(|by| (range.first.clone(), by)),
             Some(_) => {
                 let read = (Bound::Included(&range.first[..]), range.upper());
                 let mut changed = None;
-                if let Some((first, upper)) = system.overlap(read) {
-                    changed = view.changed_in(first, upper, at)?;
+                for keyspace in &own {
+                    if let (None, Some((first, upper))) = (&changed, keyspace.overlap(read)) {
+                        changed = view.changed_in(first, upper, at)?;
+                    }
                 }
                 if let (None, Some((first, upper))) = (&changed, group.overlap(read)) {
                     changed = view.changed_where(first, upper, at, is_own)?;

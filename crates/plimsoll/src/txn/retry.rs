@@ -54,7 +54,16 @@ pub(crate) fn transact<'a, T, E: From<Error>>(
 /// Like [`transact`], but also returns the GLSN of the commit.
 pub(crate) fn commit<'a, T, E: From<Error>>(
     to: impl Into<Target<'a>>,
+    change: impl FnMut(&mut Transaction) -> Result<T, E>,
+) -> Result<(T, Glsn), E> {
+    commit_by(to, change, Transaction::commit)
+}
+
+/// Like [`commit`], with another way to commit.
+pub(crate) fn commit_by<'a, T, E: From<Error>>(
+    to: impl Into<Target<'a>>,
     mut change: impl FnMut(&mut Transaction) -> Result<T, E>,
+    mut commit: impl FnMut(Transaction) -> Result<Glsn>,
 ) -> Result<(T, Glsn), E> {
     let to = to.into();
     let committer = to.committer;
@@ -68,7 +77,7 @@ pub(crate) fn commit<'a, T, E: From<Error>>(
                 return Err(error);
             }
         };
-        match tx.commit() {
+        match commit(tx) {
             Ok(glsn) => return Ok((done, glsn)),
             Err(Error::Conflict { at, by, .. }) if attempt < ATTEMPTS => {
                 pause(committer, attempt, at.0 ^ by.0.rotate_left(32))

@@ -26,7 +26,7 @@
 //!
 //! [`SIDE`]: crate::types::keyspaces::SIDE
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -259,6 +259,7 @@ impl Registry {
         let id = key.try_into().map(u32::from_be_bytes).map_err(|_| damaged_branch())?;
         let chain = Chain::decode(record).ok_or_else(damaged_branch)?;
         lease.grow(bytes_of(chain.name.as_deref()))?;
+        self.counter.next = self.counter.next.max(id.saturating_add(1));
         self.chains.insert(id, chain);
         Ok(())
     }
@@ -274,6 +275,8 @@ pub(crate) struct Branches {
     known: Mutex<Known>,
     /// Held while a branch is created, renamed or deleted.
     changing: Mutex<()>,
+    /// Held while the lease grows.
+    growing: Mutex<()>,
 }
 
 /// The known chains.
@@ -281,11 +284,15 @@ pub(crate) struct Branches {
 pub(crate) struct Known {
     chains: BTreeMap<u32, Chain>,
     by_name: BTreeMap<Arc<str>, u32>,
-    /// The number of chains that left each chain.
-    children: BTreeMap<u32, u32>,
+    /// The chains of each group (group, chain).
+    groups: BTreeSet<(u32, u32)>,
+    /// The chains that left each chain (chain, child).
+    children: BTreeSet<(u32, u32)>,
     /// For each chain that was merged into another one (into, from): the merges of which the state
     /// may be needed as the base of another one, oldest first.
     merged: BTreeMap<(u32, u32), Vec<Merged>>,
+    /// The same chains (from, into).
+    merged_into: BTreeSet<(u32, u32)>,
     /// The number of forks and merges that refer to a chain at a moment.
     references: BTreeMap<(u32, Glsn), u32>,
     /// The number of forks and merges at each moment, of main and of other chains.
@@ -303,6 +310,15 @@ pub(crate) struct Known {
     /// Forks of deleted chains, and moments of merges that were followed by others (of main:
     /// `true`), each with a commit at or after that. They are retained until it is durable.
     released: Vec<(Glsn, bool, Glsn)>,
+}
+
+/// What the deletion of a branch removes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Removal {
+    /// The chains that nobody needs any more.
+    pub(crate) removed: BTreeSet<u32>,
+    /// The groups whose versions nobody needs any more.
+    pub(crate) dead_groups: BTreeSet<u32>,
 }
 
 /// A change of the registry: the chains that become others, or are removed.
@@ -339,14 +355,51 @@ impl Known {
         id
     }
 
-    /// Whether another chain left this one.
-    pub(crate) fn has_children(&self, id: u32) -> bool {
-        self.children.contains_key(&id)
+    /// What remains if the branch with the chain `id` is deleted.
+    ///
+    /// A chain stays without a name as long as others descend from it, or it was merged into
+    /// others: they contain what it contains. Its versions may be the base of a merge only if two
+    /// others contain it by themselves.
+    pub(crate) fn without(&self, id: u32) -> Removal {
+        let (mut removed, mut open) = (BTreeSet::new(), vec![id]);
+        let mut groups = BTreeSet::new();
+        while let Some(next) = open.pop() {
+            let Some(chain) = self.chains.get(&next) else { continue };
+            groups.insert(chain.group);
+            if (chain.name.is_some() && next != id) || self.users_of(next, &removed).any(|_| true) {
+                continue;
+            }
+            removed.insert(next);
+            open.push(chain.parent);
+            open.extend(self.merged.range((next, 0)..=(next, u32::MAX)).map(|(pair, _)| pair.1));
+        }
+        let needs_versions = |chain: u32| {
+            let is_alive = self.chains.get(&chain).is_some_and(|it| it.name.is_some());
+            let has_children = || self.users_of(chain, &removed).any(|(_, is_child)| is_child);
+            !removed.contains(&chain)
+                && ((is_alive && chain != id)
+                    || has_children()
+                    || self.users_of(chain, &removed).count() > 1)
+        };
+        let chains_of = |group: u32| self.groups.range((group, 0)..=(group, u32::MAX));
+        groups.retain(|group| !chains_of(*group).any(|(_, chain)| needs_versions(*chain)));
+        Removal { removed, dead_groups: groups }
     }
 
-    /// Whether `id` has only one child.
-    pub(crate) fn has_one_child(&self, id: u32) -> bool {
-        self.children.get(&id) == Some(&1)
+    /// The chains that left the chain `id` (`true`), or into which it was merged, and which are not
+    /// in `removed`.
+    fn users_of<'k>(
+        &'k self,
+        id: u32,
+        removed: &'k BTreeSet<u32>,
+    ) -> impl Iterator<Item = (u32, bool)> + 'k {
+        let children = self.children_of(id).map(|child| (child, true));
+        let merged = self.merged_into.range((id, 0)..=(id, u32::MAX)).map(|pair| (pair.1, false));
+        children.chain(merged).filter(|(user, _)| !removed.contains(user))
+    }
+
+    fn children_of(&self, id: u32) -> impl Iterator<Item = u32> {
+        self.children.range((id, 0)..=(id, u32::MAX)).map(|pair| pair.1)
     }
 
     /// Which chains the chain `id` reads; `None` if it does not exist, or has no name.
@@ -358,12 +411,14 @@ impl Known {
     /// The chains that were merged into the chain `id`, or into which it was merged: both, into
     /// first.
     pub(crate) fn merges_with(&self, id: u32) -> Vec<(u32, u32)> {
-        let is_with = |pair: &&(u32, u32)| pair.0 == id || pair.1 == id;
-        self.merged.keys().filter(is_with).copied().collect()
+        let own = self.merged.range((id, 0)..=(id, u32::MAX)).map(|(pair, _)| *pair);
+        let others = self.merged_into.range((id, 0)..=(id, u32::MAX)).map(|pair| (pair.1, pair.0));
+        own.chain(others).collect()
     }
 
     /// Adds a merge.
     fn add_merge(&mut self, pair: (u32, u32), merge: Merged) {
+        self.merged_into.insert((pair.1, pair.0));
         let merges = self.merged.entry(pair).or_default();
         if let Err(place) = merges.binary_search(&merge) {
             merges.insert(place, merge);
@@ -371,10 +426,21 @@ impl Known {
         }
     }
 
-    /// Replaces all merges, as of the commit `at`.
+    /// Replaces all merges up to the commit `at`. Younger ones that this process has made stay.
     fn replace_merges(&mut self, all: BTreeMap<(u32, u32), Vec<Merged>>, at: Glsn) {
+        self.merged_into.clear();
         for (pair, before) in std::mem::take(&mut self.merged) {
-            before.into_iter().for_each(|merge| self.unrefer(pair.1, merge.at, at));
+            let exists = |id| id == MAIN_CHAIN || self.chains.contains_key(&id);
+            let stays = exists(pair.0) && exists(pair.1);
+            for merge in before {
+                match stays && merge.by > at {
+                    true => {
+                        self.merged_into.insert((pair.1, pair.0));
+                        self.merged.entry(pair).or_default().push(merge);
+                    }
+                    false => self.unrefer(pair.1, merge.at, at),
+                }
+            }
         }
         for (pair, merges) in all {
             merges.into_iter().for_each(|merge| self.add_merge(pair, merge));
@@ -383,8 +449,16 @@ impl Known {
 
     /// Removes the merges of one chain into another one, as of the commit `at`.
     fn remove_merges(&mut self, pair: (u32, u32), at: Glsn) {
+        self.merged_into.remove(&(pair.1, pair.0));
         for merge in self.merged.remove(&pair).unwrap_or_default() {
             self.unrefer(pair.1, merge.at, at);
+            self.shrink(MERGE_BYTES);
+        }
+    }
+
+    fn shrink(&mut self, bytes: u64) {
+        if let Some(lease) = &mut self.lease {
+            lease.shrink(bytes);
         }
     }
 
@@ -394,7 +468,7 @@ impl Known {
     fn forget_merges(&mut self, at: Glsn) {
         loop {
             let mut forgotten = Vec::new();
-            for (pair, merges) in &mut self.merged {
+            for (pair, merges) in self.merged.iter_mut().filter(|(_, merges)| merges.len() > 1) {
                 let mut place = 0;
                 while let [merge, next, ..] = merges[place..] {
                     let between = (pair.0, merge.by)..(pair.0, next.by);
@@ -407,9 +481,7 @@ impl Known {
             if forgotten.is_empty() {
                 return;
             }
-            if let Some(lease) = &mut self.lease {
-                lease.shrink(forgotten.len() as u64 * MERGE_BYTES);
-            }
+            self.shrink(forgotten.len() as u64 * MERGE_BYTES);
             forgotten.into_iter().for_each(|(from, merged)| self.unrefer(from, merged, at));
         }
     }
@@ -437,11 +509,19 @@ impl Known {
             return;
         }
         if let Some(chain) = &chain {
-            *self.children.entry(chain.parent).or_default() += 1;
+            self.groups.insert((chain.group, id));
+            self.children.insert((chain.parent, id));
             self.refer(chain.parent, chain.fork.at);
         }
         if let Some(before) = before {
+            if chain.as_ref().is_none_or(|chain| chain.parent != before.parent) {
+                self.children.remove(&(before.parent, id));
+            }
             self.unlink(&before, at);
+            if chain.is_none() {
+                self.groups.remove(&(before.group, id));
+                self.shrink(bytes_of(before.name.as_deref()));
+            }
         }
         if let Some(name) = chain.and_then(|chain| chain.name) {
             self.by_name.insert(name, id);
@@ -460,7 +540,6 @@ impl Known {
                 self.by_name.remove(name);
             }
         }
-        remove_one(&mut self.children, chain.parent);
         self.unrefer(chain.parent, chain.fork.at, at);
     }
 
@@ -508,6 +587,13 @@ impl Branches {
         let mut known = self.known();
         known.loaded.get_or_insert(at);
         if at < known.as_of {
+            // The chains are known as of a later commit, but not the merges of other processes.
+            for (pair, merges) in all.merged {
+                let exists = |id| id == MAIN_CHAIN || known.chains.contains_key(&id);
+                if exists(pair.0) && exists(pair.1) {
+                    merges.into_iter().for_each(|merge| known.add_merge(pair, merge));
+                }
+            }
             return;
         }
         let gone: Vec<u32> =
@@ -530,12 +616,18 @@ impl Branches {
     }
 
     fn grow(&self, budget: &Budget, bytes: u64) -> Result<()> {
-        let lease = self.known().lease.take();
-        let mut lease = lease.unwrap_or_else(|| budget.empty_lease(Kind::Metadata));
-        let grown = lease.grow(bytes);
-        // Chains that were learned in between are charged by a lease of their own.
-        self.known().lease.get_or_insert(lease);
-        Ok(grown?)
+        let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let lease = self.known().lease.take();
+            let mut lease = lease.unwrap_or_else(|| budget.empty_lease(Kind::Metadata));
+            let grown = lease.grow(bytes);
+            let mut known = self.known();
+            if known.lease.is_none() {
+                known.lease = Some(lease);
+                return Ok(grown?);
+            }
+            // All chains were learned in between, and are charged by another lease.
+        }
     }
 
     /// Leases the memory of a merge.
@@ -559,9 +651,12 @@ impl Branches {
 
     /// Ends the lease of a chain that was not created.
     pub(crate) fn give_room_back(&self, name: &str) {
-        if let Some(lease) = &mut self.known().lease {
-            lease.shrink(bytes_of(Some(name)));
-        }
+        self.known().shrink(bytes_of(Some(name)));
+    }
+
+    /// Ends the lease of a merge that was not committed.
+    pub(crate) fn give_room_of_merge_back(&self) {
+        self.known().shrink(MERGE_BYTES);
     }
 
     /// Notes what a commit of this process has changed. A chain that is removed is removed with its

@@ -115,6 +115,122 @@ fn counters_of_branches_are_added_once() {
 }
 
 #[test]
+fn equal_changes_are_merged_so_that_a_later_one_stays() {
+    let World { db, keys, .. } = world();
+    db.put(&keys, "k", "0").unwrap();
+    let draft = branch(&db, "draft", &db.main());
+    draft.put(&keys, "k", "1").unwrap();
+    db.put(&keys, "k", "1").unwrap();
+    assert!(is_merged(db.merge(&draft).run()));
+    db.put(&keys, "k", "0").unwrap();
+    assert!(!is_merged(db.merge(&draft).run()));
+    assert_eq!(db.get(&keys, "k").unwrap().unwrap(), b"0");
+}
+
+#[test]
+fn what_came_through_a_deleted_branch_is_not_merged_again() {
+    let World { db, keys, .. } = world();
+    let (x, f) = (branch(&db, "x", &db.main()), branch(&db, "f", &db.main()));
+    x.add(&keys, "n", 5, Overflow::Checked).unwrap();
+    assert!(is_merged(db.merge(&x).into(&f).run()));
+    assert!(is_merged(db.merge(&f).run()));
+    db.delete_branch("f").unwrap();
+    assert!(!is_merged(db.merge(&x).rule(&keys, MergeRule::Counter).run()));
+    x.add(&keys, "n", 1, Overflow::Checked).unwrap();
+    assert!(is_merged(db.merge(&x).rule(&keys, MergeRule::Counter).run()));
+    assert_eq!(db.get(&keys, "n").unwrap().unwrap(), 6i64.to_le_bytes());
+    // Two branches contain a third one by themselves, which is deleted: it is still their base.
+    let (a, b) = (branch(&db, "a", &db.main()), branch(&db, "b", &db.main()));
+    let both = branch(&db, "both", &db.main());
+    both.add(&keys, "n", 10, Overflow::Checked).unwrap();
+    assert!(is_merged(db.merge(&both).into(&a).run()));
+    assert!(is_merged(db.merge(&both).into(&b).run()));
+    db.delete_branch("both").unwrap();
+    db.compact().unwrap();
+    b.add(&keys, "n", 100, Overflow::Checked).unwrap();
+    assert!(is_merged(db.merge(&b).into(&a).rule(&keys, MergeRule::Counter).run()));
+    assert_eq!(a.get(&keys, "n").unwrap().unwrap(), 116i64.to_le_bytes());
+    assert_eq!(b.get(&keys, "n").unwrap().unwrap(), 116i64.to_le_bytes());
+}
+
+#[test]
+fn a_key_that_several_chains_of_a_lineage_wrote_is_one_step() {
+    let World { db, keys, .. } = world();
+    let parent = branch(&db, "parent", &db.main());
+    parent.put(&keys, "x", "1").unwrap();
+    let child = branch(&db, "child", &parent);
+    child.put(&keys, "x", "2").unwrap();
+    child.put(&keys, "y", "2").unwrap();
+    assert_eq!(db.merge(&child).preview().unwrap().count(), 2);
+}
+
+#[test]
+fn a_branch_that_is_deleted_during_its_merge_is_not_merged() {
+    let World { db, keys, .. } = world();
+    let (one, two) = (branch(&db, "one", &db.main()), branch(&db, "two", &db.main()));
+    one.put(&keys, "a", "1").unwrap();
+    two.put(&keys, "b", "2").unwrap();
+    db.put(&keys, "a", "0").unwrap();
+    let other = db.clone();
+    let rule = MergeRule::function(move |_| {
+        let _ = other.delete_branch("one");
+        MergeDecision::Put(b"3".to_vec())
+    });
+    match db.merge(&one).rule(&keys, rule).run() {
+        Err(Error::InvalidInput(InvalidInput::NoBranch { name })) => assert_eq!(name, "one"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(db.get(&keys, "a").unwrap().unwrap(), b"0");
+    assert!(is_merged(db.merge(&two).run()));
+}
+
+#[test]
+fn concurrent_merges_of_two_branches_conflict() {
+    let World { db, keys, .. } = world();
+    let (a, b) = (branch(&db, "a", &db.main()), branch(&db, "b", &db.main()));
+    a.put(&keys, "k", "a").unwrap();
+    b.put(&keys, "k", "b").unwrap();
+    b.put(&keys, "x", "1").unwrap();
+    let (db2, a2, b2, keys2) = (db.clone(), a.clone(), b.clone(), keys.clone());
+    let is_first = std::sync::atomic::AtomicBool::new(true);
+    let rule = MergeRule::function(move |_| {
+        if is_first.swap(false, std::sync::atomic::Ordering::Relaxed) {
+            b2.delete(&keys2, "x").unwrap();
+            b2.put(&keys2, "y", "2").unwrap();
+            let inner = db2.merge(&b2).into(&a2).rule(&keys2, MergeRule::Ours);
+            assert!(is_merged(inner.run()));
+        }
+        MergeDecision::Put(b"both".to_vec())
+    });
+    db.merge(&b).into(&a).rule(&keys, rule).run().unwrap();
+    db.merge(&b).into(&a).rule(&keys, MergeRule::Ours).run().unwrap();
+    assert_eq!(a.get(&keys, "x").unwrap(), None);
+    assert_eq!(a.get(&keys, "y").unwrap().unwrap(), b"2");
+}
+
+#[test]
+fn merges_of_a_deleted_branch_are_in_a_dump() {
+    let World { db, keys, .. } = world();
+    let one = branch(&db, "one", &db.main());
+    let two = branch(&db, "two", &db.main());
+    for round in 0..120_u8 {
+        one.put(&keys, [round], "1").unwrap();
+        assert!(is_merged(db.merge(&one).into(&two).run()));
+    }
+    db.delete_branch("two").unwrap();
+    db.delete_branch("one").unwrap();
+    let mut dump = Vec::new();
+    db.dump(plimsoll::DumpOptions::new().history(true), &mut dump).unwrap();
+    let disk = MemDisk::new();
+    let options = Options::new().memory_bytes(16 << 20).background(false);
+    let clock = Arc::new(ManualClock::new(1_790_000_000_000_000));
+    let options = options.world(Arc::new(disk), clock);
+    Db::restore("/restored", options.clone(), &mut &dump[..]).unwrap();
+    let restored = Db::open("/restored", options).unwrap();
+    assert_eq!(restored.branches().unwrap(), []);
+}
+
+#[test]
 fn what_cannot_be_merged_is_refused() {
     let World { db, keys, .. } = world();
     let one = branch(&db, "one", &db.main());
@@ -155,11 +271,8 @@ fn a_key_whose_bases_differ_is_decided_by_the_rule() {
     a.put(&keys, "k", "a").unwrap();
     b.put(&keys, "k", "b").unwrap();
     let (a_was, b_was) = (branch(&db, "a1", &a), branch(&db, "b1", &b));
-    // A merge is recorded only if it writes something.
-    a.put(&keys, "x", "1").unwrap();
-    b_was.put(&keys, "y", "1").unwrap();
-    a_was.put(&keys, "z", "1").unwrap();
     assert!(is_merged(db.merge(&b_was).into(&a).rule(&keys, MergeRule::Ours).run()));
+    assert!(!is_merged(db.merge(&b_was).into(&a).run()), "what a rule has decided is merged");
     assert!(is_merged(db.merge(&a_was).into(&b).rule(&keys, MergeRule::Ours).run()));
     a.put(&keys, "k", "new").unwrap();
     let MergeOutcome::Conflicts(conflicts) = db.merge(&b).into(&a).run().unwrap() else { panic!() };
@@ -244,24 +357,28 @@ impl Model {
         let (ours, theirs) = (&self.nodes[into].state, &self.nodes[from].state);
         let bases = self.bases(from, into);
         let (mut merged, mut conflicts, mut is_changed) = (ours.clone(), BTreeSet::new(), false);
+        // A key that both changed equally is merged, too.
         for key in 0..=255 {
             let (our, their) = (ours.get(&key), theirs.get(&key));
             let newest = self.bases_of_key(&bases, key).into_iter();
             let base: BTreeSet<_> = newest.map(|base| self.nodes[base].state.get(&key)).collect();
-            if our == their || base == BTreeSet::from([their]) {
+            if base == BTreeSet::from([their]) {
+                continue;
+            }
+            is_changed = true;
+            if our == their {
                 continue;
             }
             if base != BTreeSet::from([our]) {
                 conflicts.insert(key);
                 continue;
             }
-            is_changed = true;
             match their {
                 Some(value) => _ = merged.insert(key, *value),
                 None => _ = merged.remove(&key),
             }
         }
-        (is_changed || !conflicts.is_empty()).then_some((merged, conflicts))
+        is_changed.then_some((merged, conflicts))
     }
 }
 

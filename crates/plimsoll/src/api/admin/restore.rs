@@ -383,7 +383,7 @@ impl Owned {
             Change::Delete { space, key } => own(user_space(space)?, key.to_vec(), None),
             Change::DeleteRange { space, first, end } => {
                 let end = end.map_or(Bound::Unbounded, |end| Bound::Excluded(end.to_vec()));
-                Self::DeleteRange { space: user_space(space)?, first: first.to_vec(), end }
+                Self::DeleteRange { space: range_space(space)?, first: first.to_vec(), end }
             }
             Change::Put { space, key, expiry, len, piece } => {
                 let (key, piece) = (key.to_vec(), piece.to_vec());
@@ -395,6 +395,11 @@ impl Owned {
             Change::Branch { key, record } => own(BRANCHES, key.to_vec(), record),
         })
     }
+}
+
+/// The records of merges of a deleted branch are deleted as a range.
+fn range_space(space: u32) -> Result<u32> {
+    if space == BRANCHES { Ok(space) } else { user_space(space) }
 }
 
 /// The records of the store itself have kinds of their own.
