@@ -26,11 +26,10 @@ use clap::{
 use clap_complete::Shell as CompletedShell;
 use jiff::Timestamp;
 
-use crate::branches::MAIN;
 use crate::bytes::key_bytes;
 use crate::duration::parse_duration;
 use crate::exit::Failure;
-use crate::moment::{At, parse_at, parse_only_time};
+use crate::moment::{At, MAIN, parse_at, parse_only_time};
 use crate::number::{parse_count, parse_glsn, parse_stream};
 use crate::output::Colour;
 use crate::size::parse_size;

@@ -5,12 +5,9 @@ use serde_json::json;
 
 use crate::args::AtMoment;
 use crate::exit::Failure;
-use crate::moment::{self, At};
+use crate::moment::{self, At, MAIN};
 use crate::output::{Output, Reader, Style};
 use crate::time::{of_system, show_time};
-
-/// The branch that always exists.
-pub(crate) const MAIN: &str = "main";
 
 /// The most names that an error lists.
 const NAMES_MAX: usize = 10;

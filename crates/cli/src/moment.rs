@@ -12,6 +12,9 @@ use plimsoll_git::moments;
 use crate::exit::Failure;
 use crate::time::{now, of_system, parse_time, show_time};
 
+/// The branch that always exists.
+pub(crate) const MAIN: &str = "main";
+
 /// A moment as given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum At {

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use crate::branches::MAIN;
-use crate::moment::{At, parse_at};
+use crate::moment::{At, MAIN, parse_at};
 
 /// The branch whose keys are read or written.
 #[derive(Args, Debug)]

@@ -12,6 +12,7 @@ use crate::bytes::show_bytes;
 use crate::commands::batch::Lines;
 use crate::commands::report::{self, Opened};
 use crate::exit::{Exit, Failure, Outcome};
+use crate::moment::MAIN;
 use crate::output::Output;
 use crate::script::session::{Done, Mode, Session};
 use crate::script::statement::parse;
@@ -77,7 +78,7 @@ fn answer_all(
     loop {
         output.flush()?;
         let on = match session.branch() {
-            branches::MAIN => String::new(),
+            MAIN => String::new(),
             branch => format!(" ({})", show_bytes(branch.as_bytes())),
         };
         let star = if session.is_in_transaction() { "*" } else { "" };

@@ -12,7 +12,7 @@ use plimsoll::{Branch, CommitTicket, Db, Keyspace, Overflow, Transaction};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::key_range::KeyRange;
 use crate::load::input::Input;
-use crate::moment::At;
+use crate::moment::{At, MAIN};
 use crate::output::Output;
 use crate::script::answers;
 use crate::script::source::Source;
@@ -345,7 +345,7 @@ impl<'a> Session<'a> {
         output: &mut Output,
     ) -> Result<Done, Failure> {
         self.wait()?;
-        if self.branch() != branches::MAIN && matches!(report, Report::History | Report::Diff) {
+        if self.branch() != MAIN && matches!(report, Report::History | Report::Diff) {
             return Err(Failure::usage(
                 "history and diff show branch main only; `branch main` leads back to it",
             ));
