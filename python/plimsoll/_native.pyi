@@ -305,6 +305,20 @@ class Db(LiveMapping):
         exclude: Iterable[str | Keyspace] | None = None,
         metadata: Buffer | None = None,
     ) -> int | None: ...
+    def merge(
+        self,
+        branch: str | Branch,
+        into: str | Branch | None = None,
+        rules: _Rules | None = None,
+        *,
+        metadata: Buffer | None = None,
+    ) -> int | None: ...
+    def preview_merge(
+        self,
+        branch: str | Branch,
+        into: str | Branch | None = None,
+        rules: _Rules | None = None,
+    ) -> MergeSteps: ...
     def preview_revert(
         self,
         glsn: int,

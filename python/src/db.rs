@@ -18,7 +18,7 @@ use crate::keyspace::{Keyspace, existing};
 use crate::live_mapping::{self, LiveMapping, init};
 use crate::log::Log;
 use crate::members::MemberInfo;
-use crate::merge::{self, MergeSteps, Raised, Revert};
+use crate::merge::{self, BranchMerge, MergeSteps, Raised, Revert};
 use crate::moments::When;
 use crate::options::{Compresses, Folder, Keeps, Size, retention_to_python};
 use crate::place::Place;
@@ -393,6 +393,53 @@ impl Db {
         let db = store(&this).db()?;
         let all = this.py().detach(|| db.branches()).or_raise()?;
         Ok(all.into_iter().map(BranchInfo::new).collect())
+    }
+
+    /// Merges a branch (a `Branch` or its name) into main, or into the branch `into`, by one commit:
+    /// what changed on it since the newest state that both contain. Returns the GLSN of the commit,
+    /// or `None` if there was nothing to merge. A key that both changed in different ways is a
+    /// conflict: `MergeConflicts` is raised, and nothing is written, unless `rules` has a rule for
+    /// its keyspace (see `revert`), where `ours` is the branch that is changed, and `theirs` the
+    /// merged one.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> draft = db.create_branch("draft")
+    /// >>> draft[b"tea"], db[b"cocoa"] = b"2.50", b"4.00"
+    /// >>> glsn = db.merge(draft)
+    /// >>> dict(db), db.merge(draft)
+    /// ({b'cocoa': b'4.00', b'tea': b'2.50'}, None)
+    #[pyo3(signature = (branch, into = None, rules = None, *, metadata = None))]
+    fn merge(
+        this: PyRef<'_, Self>,
+        branch: &Bound<'_, PyAny>,
+        into: Option<&Bound<'_, PyAny>>,
+        rules: Option<&Bound<'_, PyDict>>,
+        metadata: Option<BytesLike<'_>>,
+    ) -> PyResult<Option<u64>> {
+        let (py, store) = (this.py(), store(&this));
+        let from = branches::given(py, store, Some(branch))?;
+        let into = branches::given(py, store, into)?;
+        BranchMerge::new(py, store, [&from, &into], rules)?.run(py, metadata)
+    }
+
+    /// The steps that `merge` would take now, key by key; writes nothing.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> draft = db.create_branch("draft")
+    /// >>> draft[b"tea"] = b"2.50"
+    /// >>> [(step.action, step.key) for step in db.preview_merge("draft")]
+    /// [('put', b'tea')]
+    #[pyo3(signature = (branch, into = None, rules = None))]
+    fn preview_merge(
+        this: PyRef<'_, Self>,
+        branch: &Bound<'_, PyAny>,
+        into: Option<&Bound<'_, PyAny>>,
+        rules: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<MergeSteps> {
+        let (py, store) = (this.py(), store(&this));
+        let from = branches::given(py, store, Some(branch))?;
+        let into = branches::given(py, store, into)?;
+        BranchMerge::new(py, store, [&from, &into], rules)?.preview(py)
     }
 
     /// Gives a branch another name. Objects of it continue.

@@ -1,4 +1,4 @@
-//! Reverts, resets and their conflicts.
+//! Reverts, resets, merges of branches, and their conflicts.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -71,19 +71,71 @@ impl Revert {
             revert = revert.metadata(metadata.get());
         }
         let outcome = py.detach(|| revert.run());
-        raised.check()?;
-        match outcome.or_raise()? {
-            MergeOutcome::Merged(glsn) => Ok(Some(glsn.0)),
-            MergeOutcome::Conflicts(conflicts) => {
-                Err(merge_conflicts(py, MergeSteps::new(conflicts, raised))?)
-            }
-            _ => Ok(None),
-        }
+        merged(py, outcome, raised)
     }
 
     pub(crate) fn preview(self, py: Python<'_>) -> PyResult<MergeSteps> {
         let steps = py.detach(|| self.revert.preview()).or_raise()?;
         Ok(MergeSteps::new(steps, self.raised))
+    }
+}
+
+/// A merge of a branch with its rules.
+pub(crate) struct BranchMerge {
+    merge: plimsoll::BranchMerge,
+    raised: Raised,
+}
+
+impl BranchMerge {
+    /// `rules` as for [`Revert::new`].
+    pub(crate) fn new(
+        py: Python<'_>,
+        store: &Arc<Store>,
+        [from, into]: [&plimsoll::Branch; 2],
+        rules: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let raised = Raised::default();
+        let mut merge = store.db()?.merge(from).into(into);
+        for (keyspace, rule) in rules.into_iter().flatten() {
+            let keyspace = existing(py, store, &keyspace)?;
+            merge = merge.rule(&keyspace, rule_of(&rule, &raised)?);
+        }
+        Ok(Self { merge, raised })
+    }
+
+    /// Runs it; returns the GLSN of its commit, or `None` if there was nothing to merge.
+    pub(crate) fn run(
+        self,
+        py: Python<'_>,
+        metadata: Option<BytesLike<'_>>,
+    ) -> PyResult<Option<u64>> {
+        let Self { mut merge, raised } = self;
+        if let Some(metadata) = metadata {
+            merge = merge.metadata(metadata.get());
+        }
+        let outcome = py.detach(|| merge.run());
+        merged(py, outcome, raised)
+    }
+
+    pub(crate) fn preview(self, py: Python<'_>) -> PyResult<MergeSteps> {
+        let steps = py.detach(|| self.merge.preview()).or_raise()?;
+        Ok(MergeSteps::new(steps, self.raised))
+    }
+}
+
+/// The GLSN of a merge's commit; `None` if there was nothing to change.
+fn merged(
+    py: Python<'_>,
+    outcome: plimsoll::Result<MergeOutcome>,
+    raised: Raised,
+) -> PyResult<Option<u64>> {
+    raised.check()?;
+    match outcome.or_raise()? {
+        MergeOutcome::Merged(glsn) => Ok(Some(glsn.0)),
+        MergeOutcome::Conflicts(conflicts) => {
+            Err(merge_conflicts(py, MergeSteps::new(conflicts, raised))?)
+        }
+        _ => Ok(None),
     }
 }
 

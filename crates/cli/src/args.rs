@@ -45,7 +45,7 @@ pub(crate) use self::expiry::{Expire, Persist, Ttl};
 pub(crate) use self::replay::Replay;
 pub(crate) use self::scripts::{Batch, Shell};
 pub(crate) use self::tags::{Tag, TagCreate, TagDelete};
-pub(crate) use self::undo::{Reset, Revert, Rule};
+pub(crate) use self::undo::{Merge, Reset, Revert, Rule};
 pub(crate) use self::updates::{Add, Append, Cas};
 pub(crate) use self::upkeep::{
     Compact, Count as CountKeys, Keyspace, KeyspaceCompression, KeyspaceCreate, KeyspaceDrop,
@@ -201,6 +201,8 @@ pub(crate) enum Command {
     /// List, create, rename and delete branches
     #[command(subcommand)]
     Branch(Branch),
+    /// Merge a branch into another one, by one commit
+    Merge(Merge),
     /// List, create and delete tags: named moments that stay readable
     #[command(subcommand)]
     Tag(Tag),

@@ -3,6 +3,7 @@
 
 pub(crate) mod as_of;
 pub(crate) mod branch_key;
+pub(crate) mod branch_registry;
 pub(crate) mod branches;
 pub(crate) mod cancel;
 pub(crate) mod compression;

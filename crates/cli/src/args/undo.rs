@@ -1,4 +1,4 @@
-//! `revert` and `reset`: undo a commit, go back to a moment.
+//! `revert`, `reset` and `merge`: undo a commit, go back to a moment, merge a branch.
 
 use std::path::PathBuf;
 
@@ -50,6 +50,44 @@ pub(crate) struct Revert {
     /// Keep what the commit did in this keyspace; may be repeated
     #[arg(long = "except", value_name = "NAME")]
     pub(crate) excluded: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Applies what changed on a branch since the newest state that both branches contain, in one commit. \
+The merge is recorded: the next merge of the two begins where this one ended. A key that both \
+changed in different ways is a conflict. If there is one, nothing is written, the exit code is 1, \
+and every conflict is printed with the sizes of the values in that state (base), on the branch that \
+is changed (ours) and on the merged branch (theirs). --rule decides instead:
+  ours      keep the value of the branch that is changed
+  theirs    take the value of the merged branch
+  counter   numbers as of `plimsoll add`: add what both added
+  text      texts: take the changed lines of both; a conflict if they changed the same lines
+  conflict  report it (default)
+
+Prints the GLSN of the new commit once it is durable; nothing if there was nothing to merge. With \
+--preview, prints what would be done, one key per line: put, delete or conflict, keyspace, key. \
+--json prints one object per key, as `plimsoll revert` does.
+
+Examples:
+  plimsoll merge demo.plimsoll draft --preview
+  plimsoll merge demo.plimsoll draft
+  plimsoll merge demo.plimsoll main --into draft
+  plimsoll merge demo.plimsoll draft --rule stock=counter --rule pages=text")]
+pub(crate) struct Merge {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Branch that is merged
+    pub(crate) from: String,
+    /// Branch that is changed
+    #[arg(long, value_name = "BRANCH", default_value = "main")]
+    pub(crate) into: String,
+    /// Print what would be done, and write nothing
+    #[arg(long)]
+    pub(crate) preview: bool,
+    /// Rule for the keys of a keyspace that both branches changed
+    #[arg(long = "rule", value_name = "KEYSPACE=RULE", value_parser = parse_rule)]
+    pub(crate) rules: Vec<(String, Rule)>,
 }
 
 #[derive(Args, Debug)]

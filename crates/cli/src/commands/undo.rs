@@ -1,17 +1,18 @@
-//! `plimsoll revert` and `plimsoll reset`: undo a commit, and go back to a moment, by a new commit.
+//! `plimsoll revert`, `plimsoll reset` and `plimsoll merge`: undo a commit, go back to a moment, or
+//! merge a branch, by a new commit.
 
 use plimsoll::{
     Db, Durability, Glsn, MergeAction, MergeOutcome, MergeRule, MergeSide, MergeStep, MergeSteps,
 };
 use serde_json::{Map, Value, json};
 
-use crate::args::{Globals, Reset, Revert, Rule};
+use crate::args::{Globals, Merge, Reset, Revert, Rule};
 use crate::bytes::{put_json, show_key};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Fact, Output, Reader, Style};
 use crate::size::{count_of, show_size};
 use crate::stderr::say;
-use crate::{keyspaces, moment, store};
+use crate::{branches, keyspaces, moment, store};
 
 pub(crate) fn revert(globals: &Globals, args: &Revert, output: &mut Output) -> Outcome {
     args.keyspaces.iter().try_for_each(|name| keyspaces::check_writable(name))?;
@@ -62,6 +63,36 @@ pub(crate) fn reset(globals: &Globals, args: &Reset, output: &mut Output) -> Out
     done(db, by, &format!("reset to GLSN {to}"), output)
 }
 
+pub(crate) fn merge(globals: &Globals, args: &Merge, output: &mut Output) -> Outcome {
+    let db = open(globals, args.preview, &args.store)?;
+    let (from, into) =
+        (branches::find(&db, Some(&args.from))?, branches::find(&db, Some(&args.into))?);
+    let mut merge = db.merge(&from).into(&into);
+    for (name, rule) in &args.rules {
+        let keyspace = keyspaces::known_keyspace(&db, name)?;
+        merge = merge.rule(&keyspace, rule_of(*rule));
+    }
+    if args.preview {
+        return preview(merge.preview()?, output);
+    }
+    match merge.run()? {
+        MergeOutcome::Conflicts(conflicts) => {
+            let count = print(conflicts, output)?;
+            output.flush()?;
+            say(format_args!(
+                "{}: changed on both branches; nothing was written\nTo decide, use --rule \
+                 KEYSPACE=ours, theirs, counter or text.",
+                count_of(count, "conflict", "conflicts")
+            ));
+            Ok(Exit::No)
+        }
+        MergeOutcome::Merged(by) => {
+            done(db, Some(by), &format!("branch {} is merged", args.from), output)
+        }
+        _ => done(db, None, "", output),
+    }
+}
+
 /// The keyspace whose imported commits are meant by a time or a commit id.
 fn first_of(keyspaces: &[String]) -> &str {
     keyspaces.first().map_or("default", String::as_str)
@@ -84,7 +115,7 @@ fn rule_of(rule: Rule) -> MergeRule {
     }
 }
 
-/// Reports the commit of a revert or reset, which `what` describes; `None` if there was nothing to
+/// Reports the commit of a revert, reset or merge, which `what` describes; `None` if there was nothing to
 /// change.
 fn done(db: Db, by: Option<Glsn>, what: &str, output: &mut Output) -> Outcome {
     store::close_after_commits(db);

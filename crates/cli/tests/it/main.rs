@@ -31,6 +31,7 @@ mod load;
 mod load_bad_rows;
 mod load_stops;
 mod locks;
+mod merges;
 mod moments;
 mod reads_and_writes;
 mod reference;

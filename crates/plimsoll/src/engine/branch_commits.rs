@@ -16,9 +16,10 @@ use crate::read::span::Span;
 use crate::txn::range_deletes::Reads;
 use crate::txn::transaction::Transaction;
 use crate::types::as_of::AsOf;
+use crate::types::branch_registry::{Changes, Known, Removal};
 use crate::types::branches::{
-    BranchInfo, COUNTER_KEY, Chain, Changes, Counter, Known, MAIN, MAIN_CHAIN, MAX_CHAINS, Removal,
-    chain_key, check_branch_name, merge_prefix,
+    BranchInfo, COUNTER_KEY, Chain, Counter, MAIN, MAIN_CHAIN, MAX_CHAINS, chain_key,
+    check_branch_name, merge_prefix,
 };
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;

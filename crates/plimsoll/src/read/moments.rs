@@ -12,7 +12,7 @@ use plimsoll_memory::budget::{Budget, Kind, Lease};
 use crate::borders::{Border, hit};
 use crate::index::env::moment_set::{MomentSet, PINS_MAX};
 use crate::types::as_of::AsOf;
-use crate::types::branches::Branches;
+use crate::types::branch_registry::Branches;
 use crate::types::error::{Error, Result};
 use crate::types::lock::lock;
 use crate::types::tags::Tags;

@@ -15,7 +15,8 @@ use crate::index::sources::view::Direction;
 use crate::read::moments::Snapshots;
 use crate::read::span::Span;
 use crate::types::as_of::AsOf;
-use crate::types::branches::{Registry, damaged_branch};
+use crate::types::branch_registry::Registry;
+use crate::types::branches::damaged_branch;
 use crate::types::cursors::{Cursors, damaged_cursor, decode_cursor};
 use crate::types::error::{Error, Result};
 use crate::types::keyspaces::{

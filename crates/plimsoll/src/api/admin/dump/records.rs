@@ -701,7 +701,7 @@ mod tests {
         for record in &records {
             assert_eq!(reader.read().unwrap(), *record);
         }
-        assert_eq!(reader.read().unwrap(), Record::End { records: 23, changes: 12 });
+        assert_eq!(reader.read().unwrap(), Record::End { records: 24, changes: 13 });
     }
 
     #[test]
