@@ -26,6 +26,10 @@ use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::{BRANCHES, Keyspace, SIDE};
 use crate::types::tags::Tagged;
 
+/// From this number of conflicts on, the versions of a group are deleted without being read, so that
+/// commits on its branches are no conflicts.
+const FIRST_UNREAD: u32 = 3;
+
 /// A change of the registry that has been decided, but not committed.
 struct Plan {
     changes: Changes,
@@ -177,6 +181,7 @@ fn no_branch(name: &str) -> Error {
 fn change(store: &Arc<Engine>, plan: impl Fn(&Known, Counter) -> Result<Plan>) -> Result<()> {
     let branches = &store.reader.snapshots.branches;
     let _changing = branches.lock_changing();
+    let mut conflicts = 0;
     loop {
         // Changes that another member has ordered are known here, whether durable or not.
         let mut tx = Transaction::ordered(&store.committer);
@@ -213,11 +218,19 @@ fn change(store: &Arc<Engine>, plan: impl Fn(&Known, Counter) -> Result<Plan>) -
         tx.put(&registry, COUNTER_KEY, counter.encode())?;
         let side = store.reader.keyspaces.handle(SIDE, "".into());
         for group in dead_groups {
-            // Not read, so that no commit on a branch is a conflict.
-            tx.repeat_range(&side, &Span::prefix(SIDE, &group.to_be_bytes()))?;
+            let span = Span::prefix(SIDE, &group.to_be_bytes());
+            if conflicts < FIRST_UNREAD {
+                // A few keys are deleted one by one, which reads them.
+                tx.delete_span(&side, &span, Reads::Nothing)?;
+            } else {
+                tx.repeat_range(&side, &span)?;
+            }
         }
         let ticket = match tx.commit_submit() {
-            Err(Error::Conflict { .. }) => continue,
+            Err(Error::Conflict { .. }) => {
+                conflicts += 1;
+                continue;
+            }
             ordered => ordered?,
         };
         // Before the wait, which may fail (`Stalled`) although the commit stays.
