@@ -180,7 +180,7 @@ fn no_branch(name: &str) -> Error {
 /// Commits the change that `plan` computes from the present registry.
 fn change(store: &Arc<Engine>, plan: impl Fn(&Known, Counter) -> Result<Plan>) -> Result<()> {
     let branches = &store.reader.snapshots.branches;
-    let _changing = branches.lock_changing();
+    let changing = branches.lock_changing();
     let mut conflicts = 0;
     loop {
         // Changes that another member has ordered are known here, whether durable or not.
@@ -235,8 +235,8 @@ fn change(store: &Arc<Engine>, plan: impl Fn(&Known, Counter) -> Result<Plan>) -
         };
         // Before the wait, which may fail (`Stalled`) although the commit stays.
         branches.changed(changes, counter, ticket.glsn());
-        ticket.wait()?;
-        return Ok(());
+        drop(changing);
+        return ticket.wait().map(drop);
     }
 }
 

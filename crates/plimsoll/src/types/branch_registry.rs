@@ -59,6 +59,7 @@ impl Registry {
         let lease = self.lease.get_or_insert_with(|| budget.empty_lease(Kind::Metadata));
         if let Some((into, from, at)) = decode_merge_key(key) {
             lease.grow(MERGE_BYTES)?;
+            self.counter.next = self.counter.next.max(into.max(from).saturating_add(1));
             self.merged.entry((into, from)).or_default().push(Merged { by, at });
             return Ok(());
         }
@@ -163,33 +164,54 @@ impl Known {
 
     /// What remains if the branch with the chain `id` is deleted.
     ///
-    /// A chain stays without a name as long as others descend from it, or it was merged into
-    /// others: they contain what it contains. Its versions may be the base of a merge only if two
-    /// others contain it by themselves.
+    /// A chain stays without a name as long as others descend from it, or contain by it what they
+    /// would not contain without it. Its versions may be the base of a merge only if two others
+    /// contain it by themselves.
     pub(crate) fn without(&self, id: u32) -> Removal {
         let (mut removed, mut open) = (BTreeSet::new(), vec![id]);
         let mut groups = BTreeSet::new();
         while let Some(next) = open.pop() {
             let Some(chain) = self.chains.get(&next) else { continue };
             groups.insert(chain.group);
-            if (chain.name.is_some() && next != id) || self.users_of(next, &removed).any(|_| true) {
+            let is_alive = chain.name.is_some() && next != id;
+            if is_alive || removed.contains(&next) || !self.adds_nothing(next, chain, &removed) {
                 continue;
             }
             removed.insert(next);
             open.push(chain.parent);
             open.extend(self.merged.range((next, 0)..=(next, u32::MAX)).map(|(pair, _)| pair.1));
         }
-        let needs_versions = |chain: u32| {
-            let is_alive = self.chains.get(&chain).is_some_and(|it| it.name.is_some());
-            let has_children = || self.users_of(chain, &removed).any(|(_, is_child)| is_child);
-            !removed.contains(&chain)
-                && ((is_alive && chain != id)
-                    || has_children()
-                    || self.users_of(chain, &removed).count() > 1)
-        };
         let chains_of = |group: u32| self.groups.range((group, 0)..=(group, u32::MAX));
-        groups.retain(|group| !chains_of(*group).any(|(_, chain)| needs_versions(*chain)));
+        groups.retain(|group| {
+            let mut needed = BTreeSet::new();
+            // Children have greater ids.
+            for (_, chain) in chains_of(*group).rev().filter(|it| !removed.contains(&it.1)) {
+                let is_alive = *chain != id && self.get(*chain).is_some_and(|it| it.name.is_some());
+                let has_needed_child = || self.children_of(*chain).any(|it| needed.contains(&it));
+                if is_alive
+                    || has_needed_child()
+                    || self.users_of(*chain, &removed).nth(1).is_some()
+                {
+                    needed.insert(*chain);
+                }
+            }
+            needed.is_empty()
+        });
         Removal { removed, dead_groups: groups }
+    }
+
+    /// Whether the others contain the same without a chain: none uses it, or only its parent, into
+    /// which it was merged, and it contains nothing else.
+    fn adds_nothing(&self, id: u32, chain: &Chain, removed: &BTreeSet<u32>) -> bool {
+        let mut users = self.users_of(id, removed);
+        let mut contained = self.merged.range((id, 0)..=(id, u32::MAX));
+        match (users.next(), users.next()) {
+            (None, _) => true,
+            (Some((user, false)), None) => {
+                user == chain.parent && contained.all(|(pair, _)| pair.1 == user)
+            }
+            _ => false,
+        }
     }
 
     /// The chains that left the chain `id` (`true`), or into which it was merged, and which are not
@@ -280,7 +302,10 @@ impl Known {
                     let between = (pair.0, merge.by)..(pair.0, next.by);
                     match self.references.range(between).next() {
                         Some(_) => place += 1,
-                        None => forgotten.push((pair.1, merges.remove(place).at)),
+                        None => {
+                            let by = next.by.max(at);
+                            forgotten.push((pair.1, merges.remove(place).at, by));
+                        }
                     }
                 }
             }
@@ -288,7 +313,9 @@ impl Known {
                 return;
             }
             self.shrink(forgotten.len() as u64 * MERGE_BYTES);
-            forgotten.into_iter().for_each(|(from, merged)| self.unrefer(from, merged, at));
+            for (from, merged, by) in forgotten {
+                self.unrefer(from, merged, by);
+            }
         }
     }
 
@@ -400,6 +427,8 @@ impl Branches {
                     merges.into_iter().for_each(|merge| known.add_merge(pair, merge));
                 }
             }
+            let as_of = known.as_of;
+            known.forget_merges(as_of);
             return;
         }
         let gone: Vec<u32> =

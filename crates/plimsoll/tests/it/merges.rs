@@ -154,6 +154,35 @@ fn what_came_through_a_deleted_branch_is_not_merged_again() {
 }
 
 #[test]
+fn a_branch_that_was_merged_and_deleted_retains_nothing() {
+    let World { db, keys, .. } = world();
+    for round in 0..40_u8 {
+        db.put(&keys, "a", "one").unwrap();
+        let draft = branch(&db, "draft", &db.main());
+        let child = branch(&db, "child", &draft);
+        child.put(&keys, "c", [round; 2000]).unwrap();
+        draft.put(&keys, "b", [round; 2000]).unwrap();
+        assert!(is_merged(db.merge(&child).into(&draft).run()));
+        db.put(&keys, "d", [round]).unwrap();
+        assert!(is_merged(db.merge(&db.main()).into(&draft).run()));
+        draft.put(&keys, "b", [round; 2001]).unwrap();
+        assert!(is_merged(db.merge(&draft).run()));
+        db.delete_branch("child").unwrap();
+        db.delete_branch("draft").unwrap();
+    }
+    for value in 0..20_u8 {
+        db.put(&keys, "a", [value]).unwrap();
+    }
+    db.flush().unwrap();
+    db.compact().unwrap();
+    db.put(&keys, "a", "new").unwrap();
+    db.compact().unwrap();
+    assert_eq!(db.history(&keys, "a").unwrap().count(), 1);
+    let versions = db.stats().index.versions;
+    assert!(versions < 60, "{versions} versions");
+}
+
+#[test]
 fn a_key_that_several_chains_of_a_lineage_wrote_is_one_step() {
     let World { db, keys, .. } = world();
     let parent = branch(&db, "parent", &db.main());
