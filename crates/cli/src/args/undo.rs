@@ -57,8 +57,8 @@ pub(crate) struct Revert {
 Applies what changed on a branch since the newest state that both branches contain, in one commit. \
 The merge is recorded: the next merge of the two begins where this one ended. A key that both \
 changed in different ways is a conflict. If there is one, nothing is written, the exit code is 1, \
-and every conflict is printed with the sizes of the values in that state (base), on the branch that \
-is changed (ours) and on the merged branch (theirs). --rule decides instead:
+and every conflict is printed with the sizes of the values in that state (base), on the branch \
+that is changed (ours) and on the merged branch (theirs). --rule decides instead:
   ours      keep the value of the branch that is changed
   theirs    take the value of the merged branch
   counter   numbers as of `plimsoll add`: add what both added

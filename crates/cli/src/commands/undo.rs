@@ -115,8 +115,8 @@ fn rule_of(rule: Rule) -> MergeRule {
     }
 }
 
-/// Reports the commit of a revert, reset or merge, which `what` describes; `None` if there was nothing to
-/// change.
+/// Reports the commit of a revert, reset or merge, which `what` describes; `None` if there was
+/// nothing to change.
 fn done(db: Db, by: Option<Glsn>, what: &str, output: &mut Output) -> Outcome {
     store::close_after_commits(db);
     let done = match by {

@@ -272,8 +272,8 @@ impl Snapshot {
         }
     }
 
-    /// The chain and the commit that wrote the version of a key that the snapshot sees, which may be
-    /// a deletion; `None` if there is none, or a range deletion hides it.
+    /// The chain and the commit that wrote the version of a key that the snapshot sees, which may
+    /// be a deletion; `None` if there is none, or a range deletion hides it.
     pub(crate) fn origin(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<(u32, Glsn)>> {
         let key = self.key(keyspace, key)?;
         let (key, at) = self.place(&key)?;

@@ -26,8 +26,8 @@ use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::{BRANCHES, Keyspace, SIDE};
 use crate::types::tags::Tagged;
 
-/// From this number of conflicts on, the versions of a group are deleted without being read, so that
-/// commits on its branches are no conflicts.
+/// From this number of conflicts on, the versions of a group are deleted without being read, so
+/// that commits on its branches are no conflicts.
 const FIRST_UNREAD: u32 = 3;
 
 /// A change of the registry that has been decided, but not committed.

@@ -211,7 +211,8 @@ impl Merge {
         ticket.wait()
     }
 
-    /// Records that the transaction merges theirs into ours. Another merge of the two is a conflict.
+    /// Records that the transaction merges theirs into ours. Another merge of the two is a
+    /// conflict.
     fn record(&self, store: &Engine, tx: &mut Transaction) -> Result<()> {
         let (into, from) = self.chains();
         // The deletion of a branch is a conflict.

@@ -18,8 +18,8 @@ use crate::types::value::Value;
 ///
 /// In [`Db::revert`](crate::Db::revert) of a commit, *base* is the state right after the commit,
 /// *theirs* the state right before it, and *ours* the present state. In [`Db::merge`] of a branch,
-/// *theirs* is that branch, *ours* the one into which it is merged, and *base* the newest state that
-/// both contain.
+/// *theirs* is that branch, *ours* the one into which it is merged, and *base* the newest state
+/// that both contain.
 ///
 /// [`Db::merge`]: crate::Db::merge
 ///

@@ -400,8 +400,8 @@ fn validate(view: &View, reads: &ReadSet, at: Glsn) -> Result<()> {
     Ok(())
 }
 
-/// The first key in a range that was changed after `at`, leaving out what is on branches: a read set
-/// that was coarsened may cover them.
+/// The first key in a range that was changed after `at`, leaving out what is on branches: a read
+/// set that was coarsened may cover them.
 fn changed_on_main(
     view: &View,
     read: (Bound<&[u8]>, Bound<&[u8]>),
@@ -421,8 +421,9 @@ fn changed_on_main(
     Ok(None)
 }
 
-/// As [`validate`], of a transaction on a branch. Of the versions on branches, only those of its own
-/// chain count: what it reads of its ancestors and of main is before its forks, and does not change.
+/// As [`validate`], of a transaction on a branch. Of the versions on branches, only those of its
+/// own chain count: what it reads of its ancestors and of main is before its forks, and does not
+/// change.
 fn validate_on_branch(view: &View, reads: &ReadSet, at: Glsn, lens: &Lens) -> Result<()> {
     let is_own = |key: &[u8]| branch_key::split(key).1 == lens.ancestry().chain;
     // A set that was coarsened may cover other groups, and keyspaces in between.

@@ -164,7 +164,9 @@ fn follows(right: Right) {
     while one.stats().index.flushes <= 2 || reader.stats().index.tables == 0 {
         assert!(
             begun.elapsed() < Duration::from_secs(60),
-            "no runs were made, or the reader did not load them"
+            "no runs were made ({} flushes), or the reader did not load them ({} tables)",
+            one.stats().index.flushes,
+            reader.stats().index.tables
         );
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -194,7 +196,7 @@ fn follows(right: Right) {
     for db in [&reader, &early] {
         let refused = db.get(&default(db), "key");
         assert!(
-            matches!(&refused, Err(Error::Behind { cause }) if cause.contains("for itself")),
+            matches!(&refused, Err(Error::Behind { cause }) if cause.contains("without sharing it")),
             "{refused:?}"
         );
     }

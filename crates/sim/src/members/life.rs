@@ -304,8 +304,15 @@ pub(super) fn perform(slot: &mut Option<Life>, order: &Order) -> Result<Answer> 
         Act::Cursor { .. } | Act::AdvanceCursor { .. } | Act::DropCursor { .. } => {
             cursor(&db, order.act)
         }
-        Act::Tag { name } => tags::create(life, name),
-        Act::DeleteTag { name } => tags::delete(life, name),
+        Act::Tag { name } => {
+            // The moment of the oldest snapshot, or the newest one.
+            let oldest = life.snapshots.front().map(Snapshot::at);
+            let (at, is_changed) = tags::create(&db, name, oldest)?;
+            Ok(Answer::Tag { name, at: Some(at), is_changed })
+        }
+        Act::DeleteTag { name } => {
+            Ok(Answer::Tag { name, at: None, is_changed: tags::delete(&db, name)? })
+        }
         Act::Append { stream, count, bytes } => {
             let places = notes::append(&db, &Note::of_commit(order.id, stream, count, bytes))?;
             Ok(Answer::Appended { first: *places.start(), last: *places.end() })

@@ -1,8 +1,6 @@
 //! Tags: processes create and delete them, and read their moments.
 
-use plimsoll::{Error, InvalidInput, Moment, Result};
-
-use crate::members::life::{Answer, Life};
+use plimsoll::{Db, Error, Glsn, InvalidInput, Moment, Result};
 
 /// Names of tags.
 const TAGS: [&str; 3] = ["first tag", "second tag", "third tag"];
@@ -17,25 +15,20 @@ pub(super) fn number_of(name: &str) -> u64 {
     TAGS.iter().position(|known| *known == name).map_or(u64::MAX, |at| at as u64)
 }
 
-/// Tags the moment of the oldest snapshot of this process, or the newest one.
-pub(super) fn create(life: &Life, name: u64) -> Result<Answer> {
-    let oldest = life.snapshots.front();
-    let moment = oldest.map_or(Moment::Newest, |snapshot| Moment::Glsn(snapshot.at()));
-    match life.db.tag(name_of(name), moment) {
-        Ok(tag) => Ok(Answer::Tag { name, at: Some(tag.glsn), is_changed: true }),
-        Err(Error::InvalidInput(InvalidInput::TagExists { glsn, .. })) => {
-            Ok(Answer::Tag { name, at: Some(glsn), is_changed: false })
-        }
+/// Tags a moment, or the newest one. Returns the moment of the tag, and whether it is new.
+pub(super) fn create(db: &Db, name: u64, at: Option<Glsn>) -> Result<(Glsn, bool)> {
+    match db.tag(name_of(name), at.map_or(Moment::Newest, Moment::Glsn)) {
+        Ok(tag) => Ok((tag.glsn, true)),
+        Err(Error::InvalidInput(InvalidInput::TagExists { glsn, .. })) => Ok((glsn, false)),
         Err(error) => Err(error),
     }
 }
 
-/// Deletes a tag.
-pub(super) fn delete(life: &Life, name: u64) -> Result<Answer> {
-    let is_changed = match life.db.delete_tag(name_of(name)) {
-        Ok(()) => true,
-        Err(Error::InvalidInput(InvalidInput::NoTag { .. })) => false,
-        Err(error) => return Err(error),
-    };
-    Ok(Answer::Tag { name, at: None, is_changed })
+/// Deletes a tag. Returns whether there was one.
+pub(super) fn delete(db: &Db, name: u64) -> Result<bool> {
+    match db.delete_tag(name_of(name)) {
+        Ok(()) => Ok(true),
+        Err(Error::InvalidInput(InvalidInput::NoTag { .. })) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
