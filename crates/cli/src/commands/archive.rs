@@ -179,9 +179,11 @@ impl Archiver<'_> {
             Some(db) => (db, true),
             None => store::open_member_or_reader(self.globals, self.store)?,
         };
-        let report = self.archive.push(&db)?;
-        self.member = is_member.then_some(db);
-        Ok(report)
+        let report = self.archive.push(&db);
+        // A member stays one while the archive cannot be reached, because it holds the log.
+        let stays = is_member && !matches!(report, Err(Error::Store(_)));
+        self.member = stays.then_some(db);
+        report
     }
 }
 

@@ -39,12 +39,18 @@ impl Db {
     /// # }
     /// ```
     ///
+    /// It waits for a trim, a backup, a dump or a verification that runs in this process, so it must
+    /// not be called by the callback of one.
+    ///
     /// # Errors
     /// The store is closed.
     pub fn hold_log(&self, from: Glsn) -> Result<LogHold> {
         self.store.check_open()?;
         self.store.space.hold(from);
-        Ok(LogHold { store: Arc::downgrade(&self.store), from })
+        let hold = LogHold { store: Arc::downgrade(&self.store), from };
+        // The store may have been closed while this waited.
+        self.store.check_open()?;
+        Ok(hold)
     }
 
     /// The path of the store's folder, without symbolic links, `.` and `..`.
@@ -70,7 +76,8 @@ impl Db {
 
 impl Drop for LogHold {
     fn drop(&mut self) {
-        if let Some(store) = self.store.upgrade() {
+        // A hold belongs to the process that made it, not to its forked children.
+        if let Some(store) = self.store.upgrade().filter(|store| !store.reader.owner.is_foreign()) {
             store.space.release(self.from);
         }
     }

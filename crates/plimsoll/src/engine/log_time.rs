@@ -8,10 +8,7 @@ use crate::engine::Engine;
 use crate::engine::keyspace_commits::system;
 use crate::txn::transaction::Transaction;
 use crate::types::error::{Lift, Result};
-
-/// A key in the store's own keyspaces that never has a value; no keyspace and no cursor can have
-/// this name. It is deleted by commits that have nothing else to write.
-pub(crate) const TIME_MARK: &str = "\u{1}time";
+use crate::types::keyspaces::TIME_MARK;
 
 /// Restarts the log's time at the clock; does nothing if it is not ahead. Returns the last commit
 /// before the restart.
@@ -29,5 +26,7 @@ pub(crate) fn restart(store: &Arc<Engine>) -> Result<Option<Glsn>> {
         tx.commit()?
     };
     store.reader.log.restart_time().lift()?;
+    // Rows may hold values that merges have dropped because they had expired before the restart.
+    store.reader.row_cache.clear();
     Ok(Some(marker))
 }

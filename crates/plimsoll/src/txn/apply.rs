@@ -19,7 +19,7 @@ use crate::txn::payload::{Operations, Payload, Writes};
 use crate::txn::spill::open_table;
 use crate::types::error::{Error, Result};
 use crate::types::index_key::IndexKey;
-use crate::types::keyspaces::{BRANCHES, CURSORS, SYSTEM, TAGS};
+use crate::types::keyspaces::{BRANCHES, CURSORS, SYSTEM, TAGS, TIME_MARK};
 use crate::types::version::Stored;
 
 /// During an open, memtable room is reserved in steps of this many bytes, or of this part of a
@@ -63,11 +63,13 @@ pub(crate) struct Touched {
     pub(crate) tags: bool,
     /// Branches.
     pub(crate) branches: bool,
+    /// The time of the log is restarted.
+    pub(crate) restarts_time: bool,
 }
 
 impl Touched {
     pub(crate) const ALL: Self =
-        Self { keyspaces: true, cursors: true, tags: true, branches: true };
+        Self { keyspaces: true, cursors: true, tags: true, branches: true, restarts_time: false };
 
     /// Which records are in the keyspaces for which `has` is true.
     fn of(has: impl Fn(u32) -> bool) -> Self {
@@ -76,6 +78,7 @@ impl Touched {
             cursors: has(CURSORS),
             tags: has(TAGS),
             branches: has(BRANCHES),
+            restarts_time: false,
         }
     }
 
@@ -85,6 +88,7 @@ impl Touched {
         self.cursors |= other.cursors;
         self.tags |= other.tags;
         self.branches |= other.branches;
+        self.restarts_time |= other.restarts_time;
     }
 }
 
@@ -243,7 +247,9 @@ fn survey(mut operations: Operations<'_>) -> Result<(usize, Touched)> {
     let (mut bytes, mut touches) = (0, Touched::default());
     while let Some(operation) = operations.next()? {
         bytes += SortedMap::entry_bytes(operation.key.len(), operation.stored.max_bytes());
-        touches.add(Touched::of(|keyspace| IndexKey::new(operation.key).is_in(keyspace)));
+        let key = IndexKey::new(operation.key);
+        touches.add(Touched::of(|keyspace| key.is_in(keyspace)));
+        touches.restarts_time |= key.is_in(SYSTEM) && key.user_key() == TIME_MARK.as_bytes();
     }
     Ok((bytes, touches))
 }

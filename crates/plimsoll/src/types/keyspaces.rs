@@ -67,6 +67,10 @@ pub(crate) fn is_internal(id: u32) -> bool {
     id < FIRST_ID && id != DEFAULT.1
 }
 
+/// A key in the store's own keyspaces that never has a value; no keyspace and no cursor can have
+/// this name. It is deleted by commits that have nothing else to write.
+pub(crate) const TIME_MARK: &str = "\u{1}time";
+
 /// The maximum length of a name in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
 

@@ -14,11 +14,11 @@ use std::sync::{Arc, Mutex};
 
 use plimsoll_disk::clock::Clock;
 
-use crate::engine::log_time::TIME_MARK;
 use crate::engine::retention::RetentionHorizon;
 use crate::txn::committer::Committer;
 use crate::txn::transaction::Transaction;
 use crate::types::error::Result;
+use crate::types::keyspaces::TIME_MARK;
 use crate::types::keyspaces::{CURSORS, Record};
 use crate::types::lock::lock;
 use crate::types::retention::Retention;

@@ -234,6 +234,10 @@ impl Follower {
         // Before the commits are visible, so that a thread that sees a commit also sees that
         // records must be loaded.
         let touched = apply.touched();
+        if touched.restarts_time {
+            // Rows may hold values that merges have dropped because they had expired before.
+            self.index.env.context.row_cache.clear();
+        }
         if touched != Touched::default() {
             let mut to_learn = self.to_learn.lock().unwrap_or_else(PoisonError::into_inner);
             to_learn.add(touched);
