@@ -39,8 +39,8 @@ impl Db {
     /// # }
     /// ```
     ///
-    /// It waits for a trim, a backup, a dump or a verification that runs in this process, so it must
-    /// not be called by the callback of one.
+    /// It waits for a trim, a backup, a dump or a verification that runs in this process, so it
+    /// must not be called by the callback of one.
     ///
     /// # Errors
     /// The store is closed.

@@ -60,14 +60,20 @@ pub(crate) fn delete(store: &Arc<Engine>, name: &str) -> Result<()> {
 pub(crate) fn find(store: &Engine, name: &str) -> Result<Tagged> {
     store.check_open()?;
     store.committer.fresh()?;
-    store.reader.snapshots.tags.find(name).ok_or_else(|| no_tag(name))
+    let newest = store.newest()?;
+    let tag = store.reader.snapshots.tags.find(name).filter(|tag| tag.at <= newest);
+    tag.ok_or_else(|| no_tag(name))
 }
 
 /// All tags, by name.
 pub(crate) fn all(store: &Engine) -> Result<Vec<TagInfo>> {
     store.check_open()?;
     store.committer.fresh()?;
-    Ok(store.reader.snapshots.tags.all())
+    // A tag may be known here before its commit, and that of its moment, are durable.
+    let newest = store.newest()?;
+    let mut all = store.reader.snapshots.tags.all();
+    all.retain(|tag| tag.glsn <= newest);
+    Ok(all)
 }
 
 fn no_tag(name: &str) -> Error {

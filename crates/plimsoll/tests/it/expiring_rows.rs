@@ -72,6 +72,23 @@ fn a_row_whose_version_a_merge_has_dropped_has_expired_for_every_reader() {
 }
 
 #[test]
+fn a_restart_of_the_time_shows_no_value_that_a_merge_has_dropped() {
+    let world = world();
+    let keys = rows(&world);
+    world.db.set_retention(&world.space, Retention::Latest).unwrap();
+    // A commit under a clock that is far ahead, and a merge.
+    world.pass(1000 * 24 * 3600);
+    world.db.put(&world.space, "other", "ahead").unwrap();
+    world.db.compact().unwrap();
+    assert!(!keys.iter().any(|key| world.has(key)), "answered by rows");
+    world.clock.set_wall_micros(START + 1_000_000);
+    world.db.log().restart_time().unwrap().unwrap();
+    let walked = world.db.snapshot().len(&world.space).unwrap();
+    let found = keys.iter().filter(|key| world.has(key)).count();
+    assert_eq!((found, walked), (0, 1));
+}
+
+#[test]
 fn a_past_row_is_judged_by_the_time_of_its_reader() {
     let world = world();
     let keys = rows(&world);

@@ -196,7 +196,7 @@ fn follows(right: Right) {
     for db in [&reader, &early] {
         let refused = db.get(&default(db), "key");
         assert!(
-            matches!(&refused, Err(Error::Behind { cause }) if cause.contains("without sharing it")),
+            matches!(&refused, Err(Error::Behind { cause }) if cause.contains("without sharing")),
             "{refused:?}"
         );
     }
