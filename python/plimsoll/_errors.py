@@ -231,7 +231,7 @@ class ReadOnly(Error):
     ...     db[b"a"] = b"1"
     ... except plimsoll.ReadOnly as error:
     ...     print(error)
-    the store is open read-only
+    the store is open read-only; open it for writing
     """
 
 

@@ -33,7 +33,7 @@ def test_a_conflict_is_raised_and_decided_by_a_rule(db):
     with pytest.raises(plimsoll.MergeConflicts) as raised:
         db.merge(draft)
     (conflict,) = raised.value.conflicts
-    assert (conflict.base, conflict.ours, conflict.theirs) == (b"3.00", b"3.10", b"2.50")
+    assert (conflict.base(), conflict.ours(), conflict.theirs()) == (b"3.00", b"3.10", b"2.50")
     seen = []
 
     def both(key, base, ours, theirs):
