@@ -33,7 +33,7 @@ const FIRST_UNREAD: u32 = 3;
 /// A change of the registry that has been decided, but not committed.
 struct Plan {
     changes: Changes,
-    /// The groups whose versions nobody needs any more.
+    /// Groups whose versions are no longer needed.
     dead_groups: BTreeSet<u32>,
     counter: Counter,
 }

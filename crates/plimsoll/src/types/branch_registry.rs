@@ -17,10 +17,10 @@ use crate::types::branches::{
 use crate::types::error::Result;
 use crate::types::invalid_input::InvalidInput;
 
-/// What a chain costs in memory besides its name.
+/// Bytes of memory for a chain, without its name.
 const CHAIN_BYTES: u64 = 256;
 
-/// What a merge costs in memory.
+/// Bytes of memory for a merge.
 const MERGE_BYTES: u64 = 128;
 
 /// A merge of one chain into another one: the commit that made it, and the GLSN up to which the
@@ -119,12 +119,12 @@ pub(crate) struct Known {
     released: Vec<(Glsn, bool, Glsn)>,
 }
 
-/// What the deletion of a branch removes.
+/// The chains and versions that the deletion of a branch removes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Removal {
-    /// The chains that nobody needs any more.
+    /// Chains that are no longer needed.
     pub(crate) removed: BTreeSet<u32>,
-    /// The groups whose versions nobody needs any more.
+    /// Groups whose versions are no longer needed.
     pub(crate) dead_groups: BTreeSet<u32>,
 }
 

@@ -11,7 +11,7 @@
 //! u32      parent (little-endian, as all numbers here)
 //! u32      group
 //! 17 bytes the fork: the record of a moment, as a tag has it
-//! bytes    name; empty: the branch was deleted, but branches that descend from it exist
+//! bytes    name; empty: the branch was deleted, but others descend from it or have merged it
 //! ```
 //!
 //! The empty key holds the counter: u32 the next id, u64 the number of changes. Each change reads
@@ -79,7 +79,7 @@ impl BranchInfo {
 /// The line of versions of a branch that is not main.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Chain {
-    /// `None`: the branch was deleted, but others descend from it.
+    /// `None`: the branch was deleted, but others descend from it or have merged it.
     pub(crate) name: Option<Arc<str>>,
     pub(crate) parent: u32,
     pub(crate) group: u32,
