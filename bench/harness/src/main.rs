@@ -4,6 +4,7 @@
 mod allocations;
 mod appender;
 mod bigger;
+mod branches;
 mod cache;
 mod cgroup;
 mod child;
@@ -36,6 +37,7 @@ mod sizes;
 mod statistics;
 mod table;
 mod tezos;
+mod turns;
 mod warm;
 mod watch;
 mod work_folder;
@@ -93,6 +95,8 @@ enum Command {
     Resident(resident::Resident),
     /// Deletions of ranges: the call, reads beside many of them, the first key of a queue
     RangeDeletes(range_deletes::RangeDeletes),
+    /// Branches: creating them, reads on deep and wide ones, merges, writers on several
+    Branches(branches::Branches),
     /// Several processes that read and write one store: commits, reads, memory, deaths, against the
     /// peers
     Processes(processes::Processes),
@@ -146,6 +150,7 @@ fn main() -> Result<()> {
         Command::TezosReplay(replay) => replay.run(),
         Command::Resident(resident) => resident.run(&places),
         Command::RangeDeletes(deletes) => deletes.run(&places),
+        Command::Branches(branches) => branches.run(&places),
         Command::Processes(processes) => processes.run(&places),
         Command::ProcessesWorker(worker) => worker.run(),
         Command::All(all) => all.run(&places),

@@ -8,7 +8,6 @@
 //!
 //! Two stores that are compared alternate, and a ratio is taken within a round.
 
-use std::hint::black_box;
 use std::path::Path;
 use std::time::Instant;
 
@@ -19,8 +18,9 @@ use plimsoll::{Db, Durability, Keyspace, Options};
 use crate::quiet;
 use crate::results::Results;
 use crate::sizes::{parse_size, show_size};
-use crate::statistics::{Interval, interval, median};
+use crate::statistics::median;
 use crate::table::{self, number};
+use crate::turns::{self, Compared};
 use crate::work_folder::Places;
 
 /// Keys of one deleted range of many, and as many stay behind each.
@@ -74,13 +74,6 @@ impl Store {
     }
 }
 
-/// Nanoseconds of each call of a turn, by the median of the turns: of both stores, and the ratio.
-struct Compared {
-    without: f64,
-    with: f64,
-    ratio: Interval,
-}
-
 impl RangeDeletes {
     /// Measures, prints a table, keeps the results.
     pub(crate) fn run(&self, places: &Places) -> Result<()> {
@@ -96,14 +89,10 @@ impl RangeDeletes {
         work.remove("one");
         let mut compared = self.many(work.path())?;
         compared.push(("queue_first_ns", self.queue(work.path())?));
-        for (what, Compared { without, with, ratio }) in compared {
-            for (metric, value) in [("without", without), ("with", with), ("ratio", ratio.median)] {
-                results.note("range-deletes", &settings, &format!("{what}_{metric}"), value);
-            }
-            let ratio = format!("{:.3} ({:.3} to {:.3})", ratio.median, ratio.low, ratio.high);
-            rows.push(vec![what.to_owned(), number(without), number(with), ratio]);
+        for (what, compared) in compared {
+            rows.push(compared.note(&mut results, "range-deletes", &settings, what));
         }
-        table::print(&["what", "without", "with", "ratio"], &rows);
+        table::print(&turns::COLUMNS, &rows);
         results.save()
     }
 
@@ -248,36 +237,12 @@ impl RangeDeletes {
         pick: &dyn Fn(&mut fastrand::Rng) -> u64,
         call: &dyn Fn(&Store, u64) -> Result<()>,
     ) -> Result<Compared> {
-        let turn = |store: &Store, seed| {
-            let mut random = fastrand::Rng::with_seed(seed);
-            let begun = Instant::now();
-            for _ in 0..CALLS {
-                black_box(call(store, pick(&mut random))?);
-            }
-            Ok::<_, anyhow::Error>(begun.elapsed().as_nanos() as f64 / CALLS as f64)
-        };
-        let (mut of_without, mut of_with) = (Vec::new(), Vec::new());
-        for round in 0..=self.rounds {
-            // The same keys in both, and the other one first in each second round.
-            let times = match round % 2 {
-                0 => (turn(without, round)?, turn(with, round)?),
-                _ => {
-                    let with = turn(with, round)?;
-                    (turn(without, round)?, with)
-                }
-            };
-            if round > 0 {
-                of_without.push(times.0);
-                of_with.push(times.1);
-            }
-        }
-        let ratios: Vec<f64> =
-            of_with.iter().zip(&of_without).map(|(with, without)| with / without).collect();
-        Ok(Compared {
-            without: median(&of_without),
-            with: median(&of_with),
-            ratio: interval(&ratios),
-        })
+        turns::compare(
+            self.rounds,
+            CALLS,
+            &mut |random| call(without, pick(random)),
+            &mut |random| call(with, pick(random)),
+        )
     }
 }
 
