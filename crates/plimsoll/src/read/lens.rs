@@ -120,11 +120,13 @@ impl Lens {
         at: AsOf<'m>,
     ) -> Result<(Cow<'k, [u8]>, AsOf<'m>)> {
         let has = |key: &[u8], at: AsOf<'_>| reader.contains(key, AsOf::unexpiring(at.glsn));
-        if !branch_key::is_too_long(own_key) {
+        let (stem, _) = branch_key::split(own_key);
+        if !branch_key::is_too_long(own_key)
+            && reader.read(|view| view.may_have_stem(stem, at.glsn))?
+        {
             if has(own_key, at)? {
                 return Ok((Cow::Borrowed(own_key), at));
             }
-            let (stem, _) = branch_key::split(own_key);
             let ancestors = &self.ancestry.chains[1..];
             if ancestors.len() < LOOKUPS_MAX {
                 for &(chain, limit) in ancestors {

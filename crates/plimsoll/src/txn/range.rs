@@ -396,7 +396,7 @@ impl<'t> Range<'t> {
 
     #[cfg(feature = "testing")]
     fn own_charges(&self) -> (u64, u64) {
-        if let Some(branch) = &self.branch {
+        if let Some(branch) = self.branch.as_ref().filter(|_| !self.rows.is_settled()) {
             let held = (size_of::<Self>() + self.own_bytes()) as u64;
             return branch.charges(held);
         }

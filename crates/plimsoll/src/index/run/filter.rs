@@ -7,6 +7,8 @@
 
 use plimsoll_disk::checksum::checksum;
 
+use crate::types::branch_key;
+
 /// Bytes of a block.
 pub(crate) const BLOCK_BYTES: usize = 64;
 
@@ -19,9 +21,16 @@ const TENTHS_OF_BITS: usize = 105;
 /// More bits per key than this bring nothing with [`PROBES`].
 const MAX_BITS: usize = 16;
 
-/// The hash of an index key that filters use.
+/// The hash of an index key that filters use. It leaves out the chain of a branch, so that one
+/// probe answers for all chains of a group.
 pub(crate) fn key_hash(key: &[u8]) -> u32 {
-    (checksum(0, key) >> 32) as u32
+    let is_of_branch = branch_key::is_of_branch(key);
+    stem_hash(if is_of_branch { branch_key::split(key).0 } else { key })
+}
+
+/// The hash of all keys of [`SIDE`](crate::types::keyspaces::SIDE) with this stem.
+pub(crate) fn stem_hash(stem: &[u8]) -> u32 {
+    (checksum(0, stem) >> 32) as u32
 }
 
 /// Minimum number of blocks for this many keys.

@@ -10,7 +10,7 @@ use plimsoll_memory::page::{PAGE_HEADER_BYTES, page_kind, page_payload};
 use plimsoll_memory::pool::{LoadError, Page, PoolFile, Touch};
 
 use crate::index::ranges::Fragment;
-use crate::index::run::filter::key_hash;
+use crate::index::run::filter::{key_hash, stem_hash};
 use crate::index::run::guide::{GUIDE_PAGE, Guide};
 use crate::index::run::inner::{INNER_PAGE, Inner};
 use crate::index::run::leaf::{
@@ -266,6 +266,16 @@ impl Table {
         }
         let leaf = self.read(number, guide.find(key, glsn))?;
         Ok(Guided { leaf: Some(leaf), misses })
+    }
+
+    /// Whether a chain of a branch may have a version of the key with this stem, whose last possible
+    /// index key is `last`.
+    pub(crate) fn may_have_stem(&self, stem: &[u8], last: &[u8], touch: Touch) -> Result<bool> {
+        // The guide with the last one: no fence behind it has this stem, because no stem is a
+        // prefix of another, and a fence has one byte more than its neighbours share.
+        let (number, page, _) = self.guide_of(last, Glsn::MAX, touch)?;
+        let guide = self.read(number, Guide::new(page_payload(&page)))?;
+        Ok(guide.may_contain(stem_hash(stem)))
     }
 
     /// Searches a leaf for the newest version of `key` that is not younger than `at`. Sets `missed`

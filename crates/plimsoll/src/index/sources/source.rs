@@ -147,6 +147,12 @@ impl Memtable {
         }
     }
 
+    /// Whether a key begins with `prefix`.
+    pub(crate) fn has_prefix(&self, prefix: &[u8]) -> bool {
+        let first = self.map.seek(prefix, u64::MAX);
+        first.is_some_and(|position| self.map.at(position).key.starts_with(prefix))
+    }
+
     /// The first version at or after (`key`, `glsn`), if it has that key.
     pub(crate) fn find(&self, key: &[u8], glsn: Glsn) -> Option<Position> {
         self.map.seek(key, glsn.0).filter(|&position| self.map.at(position).key == key)

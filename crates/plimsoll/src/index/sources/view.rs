@@ -28,6 +28,8 @@ pub(crate) use crate::index::sources::merge::Direction;
 use crate::index::sources::merge::{Cursor, Merge};
 use crate::index::sources::source::{Memtable, Place, Run, Source, lookup_in_run};
 use crate::rowcache::RowHandle;
+use crate::types::branch_key;
+use crate::types::branches::MAIN_CHAIN;
 use crate::types::error::{Error, Result};
 use crate::types::index_key::{IndexKey, KeptKey};
 use crate::types::version::Stored;
@@ -252,6 +254,26 @@ impl View {
     pub(crate) fn get(self: &Arc<Self>, key: &[u8], at: Glsn) -> Result<Option<Hit>> {
         let above = self.get_above(key, at)?;
         self.get_beneath(above, key, at)
+    }
+
+    /// Whether a chain of a branch may have a version of the key with this stem as of `at`. Costs a
+    /// probe of a filter for each run, however many chains there are.
+    ///
+    /// # Errors
+    /// As for [`View::get`].
+    pub(crate) fn may_have_stem(&self, stem: &[u8], at: Glsn) -> Result<bool> {
+        self.check_readable(stem, at)?;
+        if self.memtables().any(|memtable| memtable.has_prefix(stem)) {
+            return Ok(true);
+        }
+        let last = branch_key::key_of(stem, MAIN_CHAIN);
+        let range = (Bound::Included(stem), Bound::Included(last.get()));
+        for table in self.all_runs().flat_map(|run| tables_in(run, range)) {
+            if table.may_have_stem(stem, last.get(), Touch::Point)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The first half of [`View::get`]: searches the sources above the runs.

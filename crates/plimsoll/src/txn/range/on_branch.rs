@@ -4,8 +4,10 @@
 //! Of the group, only what the branch's lineage decides is used. Versions of other chains are
 //! stepped over, or skipped by a seek if there are several in a row.
 
+use std::cmp::Ordering;
+use std::collections::VecDeque;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, Weak};
-use std::{cmp::Ordering, ops::Bound};
 
 use plimsoll_log::glsn::Glsn;
 
@@ -23,10 +25,15 @@ use crate::types::as_of::AsOf;
 use crate::types::branch_key;
 use crate::types::error::{Error, Result};
 use crate::types::expiry::Expiry;
-use crate::types::version::Stored;
+use crate::types::version::{Stored, Version};
 
 /// After this many versions of other chains in a row, the iterator seeks.
 const STEPS_MAX: u32 = 4;
+
+/// Maximum number of versions that are read at once, and the size at which a batch ends. Each batch
+/// is larger than the one before.
+const BATCH_MAX: usize = 16;
+const BATCH_BYTES_MAX: usize = 2 << 10;
 
 /// The state of an iterator on a branch.
 pub(super) struct OnBranch<'t> {
@@ -55,6 +62,21 @@ struct Found {
 }
 
 impl Found {
+    /// A copy of a version, without its content unless it is `wanted`.
+    fn new(version: &Version<'_>, at: Glsn, wanted: bool) -> Self {
+        let mut encoded = Vec::new();
+        if wanted {
+            version.stored.encode(&mut encoded);
+        }
+        let (key, glsn) = (version.key.to_vec(), version.glsn);
+        Self { key, glsn, encoded, view: Weak::new(), at }
+    }
+
+    fn found_in(mut self, view: Weak<View>) -> Self {
+        self.view = view;
+        self
+    }
+
     fn stored(&self) -> Stored<'_> {
         Stored::decode(&self.encoded).expect("the version was encoded when it was found")
     }
@@ -70,8 +92,13 @@ struct Feed {
     /// The key that the iterator has reached.
     key: Vec<u8>,
     at: Glsn,
-    /// The next version, which is not returned yet.
-    next: Option<Found>,
+    direction: Direction,
+    /// Versions that were read and are not returned yet.
+    ahead: VecDeque<Found>,
+    ahead_bytes: usize,
+    /// Maximum number of versions in the last batch.
+    batch: usize,
+    /// Whether there is nothing after `ahead`.
     is_done: bool,
 }
 
@@ -119,33 +146,68 @@ impl Feed {
         let seats = &committer.reader.index.seats;
         let charge = committer.patience.in_transaction(true, || Ok(seats.charge_for(&walk)?))?;
         let seat = Seat::new(seats, walk, charge);
-        Ok(Self { seat, key: Vec::new(), at, next: None, is_done: false })
+        Ok(Self {
+            seat,
+            key: Vec::new(),
+            at,
+            direction,
+            ahead: VecDeque::new(),
+            ahead_bytes: 0,
+            batch: 0,
+            is_done: false,
+        })
     }
 
-    /// Moves to the next version, unless there is one. Of those for which `is_wanted` returns
-    /// false, the content is not copied.
+    /// Reads a batch of versions, unless there are some. Of those for which `is_wanted` returns
+    /// false, the content is not copied. Returns whether there is a next version.
     fn fill(&mut self, committer: &Committer, is_wanted: impl Fn(&[u8]) -> bool) -> Result<bool> {
-        if self.next.is_some() || self.is_done {
-            return Ok(self.next.is_some());
+        if !self.ahead.is_empty() || self.is_done {
+            return Ok(!self.ahead.is_empty());
         }
-        let Self { seat, key, at, .. } = self;
-        let at = *at;
-        self.next = committer.reader.walk(seat, key, |walk, key| {
-            let Some(version) = walk.next(key)? else { return Ok(None) };
-            let mut encoded = Vec::new();
-            if is_wanted(version.key) {
-                version.stored.encode(&mut encoded);
+        self.batch = (2 * self.batch + 1).min(BATCH_MAX);
+        let Self { seat, key, at, ahead, ahead_bytes, batch, is_done, .. } = self;
+        let read = committer.reader.walk(seat, key, |walk, key| {
+            while ahead.len() < *batch && *ahead_bytes < BATCH_BYTES_MAX {
+                let Some(version) = walk.next(key)? else {
+                    *is_done = true;
+                    break;
+                };
+                let found = Found::new(&version, *at, is_wanted(version.key)).found_in(walk.view());
+                *ahead_bytes += found.heap_bytes();
+                ahead.push_back(found);
             }
-            let (key, glsn) = (version.key.to_vec(), version.glsn);
-            Ok(Some(Found { key, glsn, encoded, view: walk.view(), at }))
-        })?;
-        self.is_done = self.next.is_none();
-        Ok(!self.is_done)
+            Ok(())
+        });
+        match read {
+            // What was read before is returned first; the next batch meets the error again.
+            Err(error) if ahead.is_empty() => Err(error),
+            _ => Ok(!ahead.is_empty()),
+        }
+    }
+
+    fn next(&self) -> Option<&Found> {
+        self.ahead.front()
+    }
+
+    /// Takes the next version, if it was read and `is_it` returns true for it.
+    fn take_if(&mut self, is_it: impl FnOnce(&Found) -> bool) -> Option<Found> {
+        let found = self.next().is_some_and(is_it).then(|| self.ahead.pop_front()).flatten()?;
+        self.ahead_bytes -= found.heap_bytes();
+        Some(found)
     }
 
     /// Continues at `to` (forward) or directly before it (backward).
     fn skip(&mut self, committer: &Committer, to: &[u8]) -> Result<()> {
-        self.next = None;
+        let direction = self.direction;
+        let is_skipped = |found: &Found| match direction {
+            Direction::Forward => *found.key < *to,
+            Direction::Backward => *found.key >= *to,
+        };
+        while self.take_if(is_skipped).is_some() {}
+        if !self.ahead.is_empty() || self.is_done {
+            return Ok(());
+        }
+        self.batch = 0;
         committer.reader.walk(&mut self.seat, &mut self.key, |walk, key| {
             walk.skip(key, to);
             Ok(())
@@ -153,7 +215,7 @@ impl Feed {
     }
 
     fn heap_bytes(&self) -> usize {
-        self.key.capacity() + self.next.as_ref().map_or(0, Found::heap_bytes)
+        self.key.capacity() + self.ahead.capacity() * size_of::<Found>() + self.ahead_bytes
     }
 }
 
@@ -184,7 +246,7 @@ impl Side {
             if !self.feed.fill(committer, is_wanted)? {
                 return Ok(None);
             }
-            let found = self.feed.next.take().expect("it was filled");
+            let found = self.feed.take_if(|_| true).expect("it was filled");
             let (stem, chain) = branch_key::split(&found.key);
             if *stem != *self.stem {
                 self.stem.clear();
@@ -218,13 +280,13 @@ impl Side {
         let chains = &lens.ancestry().chains;
         let is_wanted = |key: &[u8]| lens.place_of(branch_key::split(key).1).is_some();
         while self.feed.fill(committer, is_wanted)? {
-            let key = &self.feed.next.as_ref().expect("it was filled").key;
+            let key = &self.feed.next().expect("it was filled").key;
             self.stem.clear();
             self.stem.extend_from_slice(branch_key::split(key).0);
             // The oldest chain comes first, the last one of the lineage decides.
             let (mut best, mut steps) = (None, 0);
             while self.feed.fill(committer, is_wanted)? {
-                let found = self.feed.next.as_ref().expect("it was filled");
+                let found = self.feed.next().expect("it was filled");
                 let (stem, chain) = branch_key::split(&found.key);
                 if *stem != *self.stem {
                     break;
@@ -236,7 +298,7 @@ impl Side {
                 }
                 steps += 1;
                 let place = lens.place_of(chain);
-                let found = self.feed.next.take().expect("it was filled");
+                let found = self.feed.take_if(|_| true).expect("it was filled");
                 if let Some(place) = place
                     && let Some(found) = up_to(committer, found, chains[place].1)?
                 {
@@ -349,6 +411,11 @@ enum From {
 impl<'t> Range<'t> {
     /// Moves the next key and value of the branch into the buffers; false at the end.
     pub(super) fn step_on_branch(&mut self) -> Result<bool> {
+        if self.rows.pass() {
+            self.take_ahead();
+            return Ok(true);
+        }
+        self.rows.begin();
         let mut branch = self.branch.take().expect("the caller has checked this");
         let stepped = self.step_in_branch(&mut branch);
         self.branch = Some(branch);
@@ -389,12 +456,15 @@ impl<'t> Range<'t> {
     fn step_in_sources(&mut self, lens: &Lens, sources: &mut Sources<'t>) -> Result<bool> {
         let committer = Arc::clone(&self.committer);
         loop {
-            sources.main.fill(&committer, |_| true)?;
             sources.side.fill(&committer, lens, self.direction)?;
+            if self.read_main(sources)? {
+                self.take_ahead();
+                return Ok(true);
+            }
             let keys = [
                 (From::Own, sources.own.as_ref().and_then(Own::next_key)),
                 (From::Side, sources.side.next.as_ref().map(|(key, _)| &key[..])),
-                (From::Main, sources.main.next.as_ref().map(|found| &found.key[..])),
+                (From::Main, sources.main.next().map(|found| &found.key[..])),
             ];
             let is_before = |key: &[u8], best: &[u8]| match self.direction {
                 Direction::Forward => key.cmp(best) == Ordering::Less,
@@ -420,11 +490,52 @@ impl<'t> Range<'t> {
         }
     }
 
+    /// Reads rows of main ahead, up to the next key of the other sources, and returns whether there
+    /// are any. The first version that is not such a row waits in its source.
+    fn read_main(&mut self, sources: &mut Sources<'t>) -> Result<bool> {
+        let Sources { main, side, own } = sources;
+        if main.is_done || main.next().is_some() {
+            return Ok(false);
+        }
+        let of_side = side.next.as_ref().map(|(key, _)| &key[..]);
+        let others = [of_side, own.as_ref().and_then(Own::next_key)];
+        let Self { committer, direction, keys_only, rows, .. } = self;
+        let is_first = |key: &[u8]| match direction {
+            Direction::Forward => others.iter().flatten().all(|other| *key < **other),
+            Direction::Backward => others.iter().flatten().all(|other| *key > **other),
+        };
+        let Feed { seat, key, at, ahead, ahead_bytes, is_done, .. } = main;
+        let read = committer.reader.walk(seat, key, |walk, key| {
+            while !rows.is_full() && ahead.is_empty() {
+                let Some(version) = walk.next(key)? else {
+                    *is_done = true;
+                    break;
+                };
+                let stored = version.stored;
+                let value = if *keys_only { Some(&[][..]) } else { stored.value().inline_value() };
+                let is_row = stored.expiry().is_none()
+                    && is_first(version.key)
+                    && value.is_some_and(|value| rows.push(version.key, value, None));
+                if !is_row {
+                    let found = Found::new(&version, *at, true).found_in(walk.view());
+                    *ahead_bytes += found.heap_bytes();
+                    ahead.push_back(found);
+                }
+            }
+            Ok(())
+        });
+        if self.rows.current().is_none() && main.next().is_none() {
+            // What was read before an error is returned first; the next call meets it again.
+            read?;
+        }
+        Ok(self.rows.current().is_some())
+    }
+
     /// Moves all sources past `key`, and its value into the buffer if the branch sees one. Returns
     /// whether it does.
     fn take_from(&mut self, from: From, key: &[u8], sources: &mut Sources<'t>) -> Result<bool> {
         let side = sources.side.next.take_if(|(next, _)| *next == *key).map(|(_, found)| found);
-        let main = sources.main.next.take_if(|found| *found.key == *key);
+        let main = sources.main.take_if(|found| *found.key == *key);
         let found = match from {
             From::Own => {
                 let own = sources.own.as_mut().expect("it has the next key");
@@ -479,6 +590,9 @@ impl<'t> Range<'t> {
 
     /// Charges what the iterator holds between two calls. If refused, the iterator is at its end.
     pub(super) fn charge_on_branch(&mut self) -> Result<()> {
+        if self.rows.is_settled() {
+            return Ok(());
+        }
         let room = self.committer.reader.index.seats.key_room();
         let key = &mut self.key;
         let rested = self.committer.patience.in_transaction(false, || Ok(key.rest(room)?));
@@ -503,6 +617,6 @@ impl<'t> Range<'t> {
     pub(super) fn own_bytes(&self) -> usize {
         let own_value = if self.value.charged_bytes() > 0 { 0 } else { self.value.capacity() };
         let span = self.span.as_ref().map_or(0, Span::heap_bytes);
-        self.key.heap_bytes() + own_value + span
+        self.key.heap_bytes() + self.rows.heap_bytes() + own_value + span
     }
 }
