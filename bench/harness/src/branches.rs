@@ -45,8 +45,9 @@ const HOT: &[u8] = b"5-hot";
 
 #[derive(Args, Debug)]
 pub(crate) struct Branches {
-    /// Memory budget of each store
-    #[arg(long, default_value = "256MiB", value_parser = parse_size)]
+    /// Memory budget of each store, which should hold its data: the stores with many branches hold
+    /// more than those that they are compared with
+    #[arg(long, default_value = "1GiB", value_parser = parse_size)]
     memory: u64,
     /// Memory budget of the store with many branches
     #[arg(long, default_value = "64MiB", value_parser = parse_size)]
