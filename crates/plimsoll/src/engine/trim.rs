@@ -39,7 +39,7 @@ pub(crate) fn trim(space: &LogSpace, committer: &Committer, until: Glsn) -> Resu
     if until > newest.next() {
         return Err(Error::Future { asked: until, newest });
     }
-    let until = until.min(space.catalog.records.cursors.oldest());
+    let until = until.min(space.kept_from());
     space.catalog.horizon.trim_wanted.fetch_max(until.0, Ordering::AcqRel);
     committer.flush()?;
     if space.reader.index.sources.view().min_pointer().is_some_and(|oldest| oldest < until) {
@@ -96,8 +96,10 @@ impl LogSpace {
         self.peers.hold_log(oldest_of(&holds));
     }
 
-    fn oldest_hold(&self) -> Glsn {
-        oldest_of(&lock(&self.holds))
+    /// The beginning of the part of the log that cursors and holds keep; [`Glsn::MAX`] if there
+    /// are none.
+    pub(super) fn kept_from(&self) -> Glsn {
+        self.catalog.records.cursors.oldest().min(oldest_of(&lock(&self.holds)))
     }
 }
 
@@ -127,8 +129,7 @@ fn free(space: &LogSpace, until: Glsn, active: Active) -> Result<Glsn> {
         // A process that creates a cursor holds the files until the cursor is committed.
         let caught_up = space.peers.catch_up_durably();
         // While the lock of trims is held, no cursor is created here, and nothing is held.
-        let oldest = || space.catalog.records.cursors.oldest().min(space.oldest_hold());
-        let until = || until.min(oldest());
+        let until = || until.min(space.kept_from());
         freed = Some(caught_up.and_then(|()| free_up_to(space, until(), active, may_free_below)));
     });
     // If another process is reading the files, a later call removes them.
