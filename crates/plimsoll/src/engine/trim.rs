@@ -145,13 +145,15 @@ fn free_up_to(
     // Read this first: a flush in between may add runs that point to later entries, never to
     // earlier ones.
     let flushed = space.reader.index.runs.log_needed_from().next();
-    hit(Border::TrimAsked);
-    let needed = space.reader.index.sources.view().min_pointer().unwrap_or(Glsn::MAX);
     // Other processes read entries from the log that their runs do not hold yet.
     let others = space.peers.oldest_needed();
+    hit(Border::TrimAsked);
+    let needed = space.reader.index.sources.view().min_pointer().unwrap_or(Glsn::MAX);
     let until = until.min(flushed).min(needed).min(others);
     let (log, clock) = (&space.reader.log, &space.clock);
-    if !may_free_below(until) {
+    // Read again after `until` is published: another process may have held the log since. One that
+    // holds it later sees `until`.
+    if !may_free_below(until) || space.peers.oldest_needed() < until {
         return Ok(log.bounds().first);
     }
     let keep = |blob| space.reader.index.runs.must_keep_blob(blob);
