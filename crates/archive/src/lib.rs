@@ -55,7 +55,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use plimsoll::{Db, Glsn, LogHold, Moment, Options};
+use plimsoll::{Db, Glsn, InvalidInput, LogHold, Moment, Options};
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::Disk;
 
@@ -143,8 +143,9 @@ impl Archive {
     ///
     /// Until the next pass, or until the archiver is dropped, the store keeps its log after the
     /// archived end ([`Db::hold_log`]), so that no moment is missed in between. A process that
-    /// has the store alone, beside an archiver that only reads it, may free its log nevertheless:
-    /// then the next pass archives the index again, and the moments in between are lost.
+    /// has the store alone, beside an archiver that only reads it, may free its log nevertheless,
+    /// and so may any process beside an archiver that may not write to the store's folder: then the
+    /// next pass archives the index again, and the moments in between are lost.
     ///
     /// Besides the store's budget, of which it takes 64 KiB, a pass needs some MiB for compression,
     /// and about 500 bytes for each archived object.
@@ -166,14 +167,14 @@ impl Archive {
         let archived = state.catalog.end().glsn;
         let end = db.log().bounds().durable;
         let archived = if archived == 0 { end } else { Glsn(archived) };
-        self.hold = Some(db.hold_log(archived.next())?);
+        self.hold = hold(db, archived.next())?;
         // After a failure, the archive is read again.
         let to = push::To { bucket: &*self.bucket, place: &self.place, cancel: &self.cancel };
         let report = push::push(&to, &mut state, db, &self.policy)?;
         if let Some(keep) = self.policy.keep_micros {
             prune::prune(&to, &mut state, keep)?;
         }
-        self.hold = Some(db.hold_log(report.glsn.next())?);
+        self.hold = hold(db, report.glsn.next())?;
         self.state = Some(state);
         Ok(report)
     }
@@ -237,6 +238,15 @@ impl Archive {
     /// [`Error::NotAnArchive`]; the storage. Damage is in the report.
     pub fn verify(&self, progress: &mut dyn FnMut(VerifyProgress)) -> Result<VerifyReport> {
         verify::verify(&*self.bucket, &self.place, progress)
+    }
+}
+
+/// Holds the log of a store from `from` on; `None` if this process cannot, because it may not write
+/// to the folder.
+fn hold(db: &Db, from: Glsn) -> Result<Option<LogHold>> {
+    match db.hold_log(from) {
+        Err(plimsoll::Error::InvalidInput(InvalidInput::CannotHoldLog { .. })) => Ok(None),
+        held => Ok(held.map(Some)?),
     }
 }
 

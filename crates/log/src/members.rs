@@ -44,6 +44,7 @@ use plimsoll_disk::sharing::{LockFile, SharedWords};
 use plimsoll_disk::vfs::Disk;
 
 use crate::error::LogError;
+use crate::glsn::Glsn;
 use crate::members::blob_ids::BlobIds;
 use crate::members::budgets::Budgets;
 use crate::members::files::Files;
@@ -338,6 +339,7 @@ impl Members {
             (SlotWord::Budget, 0),
             (SlotWord::Wanted, 0),
             (SlotWord::Reads, u64::from(self.table.is_reader())),
+            (SlotWord::LogHeld, Glsn::MAX.0),
             (SlotWord::Since, now_micros),
             (SlotWord::Pid, u64::from(pid)),
         ] {

@@ -19,6 +19,9 @@ use crate::members::words::{MEMORY_TOTAL, SLOTS, SlotWord};
 /// How long a joining member waits for its whole share before it accepts less.
 const WHOLE_SHARE_PATIENCE: Duration = Duration::from_millis(200);
 
+/// The longest time between two of its checks.
+const PAUSE: Duration = Duration::from_millis(5);
+
 /// The memory budget that a joining member starts with, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum First {
@@ -79,32 +82,42 @@ impl Budgets {
             words[MEMORY_TOTAL].store(bytes, Ordering::SeqCst);
         }
         self.table.set(SlotWord::Wanted, wanted);
+        // Even if this member need not wait: the shares of the others are smaller from now on, and
+        // a third member that joins at the same time may be waiting for what they release.
+        self.table.notify();
         let give_up = || {
             self.table.set(SlotWord::Wanted, 0);
             if let Some(bytes) = total {
                 let (done, failed) = (Ordering::SeqCst, Ordering::SeqCst);
                 let _ = words[MEMORY_TOTAL].compare_exchange(bytes, before, done, failed);
             }
+            self.table.notify();
         };
-        let pause = Duration::from_millis(5);
-        for waited in 0..self.table.patience.as_millis() / pause.as_millis() {
+        // The time spent waiting for memory, without the time in which others join.
+        let mut waited = Duration::ZERO;
+        loop {
             let seen = self.table.state();
             // A member that has joined meanwhile may have changed the total.
             let total_bytes = self.memory_total().unwrap_or(total_bytes);
             let (share, free) = (self.share(total_bytes), self.free_of(total_bytes)?);
-            let is_content = pause * waited as u32 > WHOLE_SHARE_PATIENCE && free >= least;
+            let is_content = waited > WHOLE_SHARE_PATIENCE && free >= least;
             if free >= share || is_content {
                 let bytes = share.min(free);
                 self.table.set(SlotWord::Budget, bytes);
                 return Ok(First::Bytes(bytes));
             }
-            self.notify_once(waited == 0);
+            if waited >= self.table.patience {
+                break;
+            }
             if lets_others {
                 self.join.release();
             } else {
                 self.join.report(self.table.here());
             }
-            self.table.wait_for_change(seen, pause);
+            let begun = self.table.clock.monotonic_nanos();
+            self.table.wait_for_change(seen, PAUSE);
+            let nanos = self.table.clock.monotonic_nanos().saturating_sub(begun);
+            waited += Duration::from_nanos(nanos);
             if lets_others {
                 let take = || self.join.take(self.table.patience, self.table.here(), &|| false);
                 self.join.wait_for_working(take).inspect_err(|_| give_up())?;
@@ -112,12 +125,6 @@ impl Budgets {
         }
         give_up();
         Err(LogError::Stalled { pid: self.largest(), since_micros: 0 })
-    }
-
-    fn notify_once(&self, is_first: bool) {
-        if is_first {
-            self.table.notify();
-        }
     }
 
     /// The process id of the other member with the largest budget.
@@ -200,7 +207,88 @@ fn share_of(total: u64, wants: &[u64], wanted: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::sync::OnceLock;
+    use std::sync::atomic::AtomicU64;
+
+    use plimsoll_disk::clock::{Clock, ManualClock};
+    use plimsoll_disk::lying::{LyingDisk, Process};
+
     use super::*;
+    use crate::members::Members;
+
+    const TOTAL: u64 = 96;
+
+    /// A store whose members run in processes of their own, with a clock that stands still.
+    struct World {
+        disk: LyingDisk,
+        clock: Arc<ManualClock>,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let clock = Arc::new(ManualClock::new(1_700_000_000_000_000));
+            Self { disk: LyingDisk::new(1), clock }
+        }
+
+        /// A member that has joined as far as its memory.
+        fn enter(&self, pid: u32, is_first: bool) -> (Process, Members) {
+            let (process, disk) = self.disk.process(pid);
+            let patience = Duration::from_secs(10);
+            let clock = Arc::clone(&self.clock) as _;
+            let members = Members::join(&disk, &clock, Path::new("/"), patience).unwrap();
+            members.begin(is_first, pid, 0).unwrap();
+            (process, members)
+        }
+    }
+
+    fn request_memory(members: &Members) -> Result<First, LogError> {
+        members.budgets.first_budget(Some(TOTAL), (TOTAL, 20), true)
+    }
+
+    #[test]
+    fn a_member_that_joins_without_waiting_wakes_those_whose_share_shrinks() {
+        let world = Arc::new(World::new());
+        let (_one, one) = world.enter(6, true);
+        assert_eq!(request_memory(&one), Ok(First::Bytes(96)));
+        one.joined();
+        let (process, two) = world.enter(7, false);
+        let (around, seen, three) = (Arc::clone(&world), AtomicU64::new(0), OnceLock::new());
+        process.when_idle(move |time| {
+            around.clock.advance(time);
+            // The first member looks at its share until nothing wakes it any more.
+            while seen.swap(one.table.state(), Ordering::SeqCst) < one.table.state() {
+                let (has, share) = (SlotWord::Budget, one.budgets.memory_share().unwrap());
+                if share < one.budgets.budget_word(one.table.slot, has) {
+                    one.budgets.has_memory(share);
+                }
+            }
+            three.get_or_init(|| {
+                let (_, three) = around.enter(8, false);
+                assert_eq!(request_memory(&three), Ok(First::Bytes(32)), "it need not wait");
+                three.joined();
+                three
+            });
+        });
+        assert_eq!(request_memory(&two), Ok(First::Bytes(32)));
+    }
+
+    #[test]
+    fn wakeups_do_not_shorten_the_wait_for_memory() {
+        let world = World::new();
+        let (_one, one) = world.enter(6, true);
+        assert_eq!(request_memory(&one), Ok(First::Bytes(96)));
+        one.joined();
+        let (process, two) = world.enter(7, false);
+        let (clock, begun) = (Arc::clone(&world.clock), world.clock.monotonic_nanos());
+        process.when_idle(move |_| {
+            // A change that is not for this member wakes it each millisecond.
+            clock.advance(Duration::from_millis(1));
+            let passed = Duration::from_nanos(clock.monotonic_nanos() - begun);
+            one.budgets.has_memory(if passed < Duration::from_secs(9) { 96 } else { 48 });
+        });
+        assert_eq!(request_memory(&two), Ok(First::Bytes(48)));
+    }
 
     #[test]
     fn shares_are_equal_except_for_members_that_want_less() {

@@ -1,7 +1,8 @@
-//! The needs that this member publishes: its floor, its checkpoint, and what it has applied.
+//! The needs that this member publishes: its floor, its checkpoint, what it has applied, and what
+//! it holds.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::glsn::Glsn;
 use crate::members::marks::Marks;
@@ -12,20 +13,11 @@ use crate::members::words::SlotWord;
 pub struct Needs {
     table: Arc<Table>,
     marks: Arc<Marks>,
-    told: Mutex<Told>,
-}
-
-/// What decides the GLSN after which this member needs the log. Locked while that is published.
-struct Told {
-    applied: Glsn,
-    /// The log from here on is held.
-    held: Glsn,
 }
 
 impl Needs {
     pub(super) fn new(table: &Arc<Table>, marks: &Arc<Marks>) -> Self {
-        let told = Mutex::new(Told { applied: Glsn::NONE, held: Glsn::MAX });
-        Self { table: Arc::clone(table), marks: Arc::clone(marks), told }
+        Self { table: Arc::clone(table), marks: Arc::clone(marks) }
     }
 
     /// Promises to open no moment below `floor`.
@@ -57,19 +49,13 @@ impl Needs {
     /// Called after [`Needs::set_checkpoint`], which covers the part of the log that the memtables
     /// still need.
     pub fn set_applied(&self, applied: Glsn) {
-        self.tell(|told| told.applied = applied);
+        self.table.set(SlotWord::Applied, applied.0);
     }
 
     /// Keeps other members from freeing the log from `from` on, also after it was applied;
-    /// [`Glsn::MAX`]: no longer.
+    /// [`Glsn::MAX`]: no longer. A removal that another member has begun before may free it
+    /// nevertheless, unless the caller holds the files ([`crate::members::holds::Holds`]).
     pub fn hold_log(&self, from: Glsn) {
-        self.tell(|told| told.held = from);
-    }
-
-    fn tell(&self, change: impl FnOnce(&mut Told)) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        change(&mut told);
-        let needed_after = told.applied.0.min(told.held.0.saturating_sub(1));
-        self.table.set(SlotWord::Applied, needed_after);
+        self.table.set(SlotWord::LogHeld, from.0);
     }
 }

@@ -117,11 +117,11 @@ impl Slots {
     }
 
     /// The first GLSN of the log that any of the other members may need: the one after the oldest
-    /// of their checkpoints and applied GLSNs; [`Glsn::MAX`] if there are no others. Killed members
-    /// count as for [`Slots::oldest_floor`].
+    /// of their checkpoints and applied GLSNs, or the oldest that one holds; [`Glsn::MAX`] if there
+    /// are no others. Killed members count as for [`Slots::oldest_floor`].
     pub fn oldest_needed(&self) -> Glsn {
         let oldest = self.oldest(SlotWord::Checkpoint).min(self.oldest(SlotWord::Applied));
-        Glsn(oldest.0.saturating_add(1))
+        Glsn(oldest.0.saturating_add(1)).min(self.oldest(SlotWord::LogHeld))
     }
 
     fn oldest(&self, word: SlotWord) -> Glsn {

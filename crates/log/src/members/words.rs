@@ -62,7 +62,7 @@ use crate::members::lock::{Places, WaitQueue};
 /// file.
 pub(super) const GENERATION: usize = 7;
 /// Version of the words' layout; also shows that the words are initialized.
-pub(super) const LAYOUT: u64 = 0x706c_696d_6d62_000c;
+pub(super) const LAYOUT: u64 = 0x706c_696d_6d62_000d;
 /// In the keeper's word: this member is preparing, and is not the keeper yet.
 pub(super) const PREPARES: u64 = 1 << 32;
 /// The version of the layout; shows that the words are complete.
@@ -210,6 +210,8 @@ pub(super) enum SlotWord {
     Wanted,
     /// Whether it only reads.
     Reads,
+    /// It holds the log from this GLSN on, also what it has applied.
+    LogHeld,
 }
 
 /// Where the log ends.

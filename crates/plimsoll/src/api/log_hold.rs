@@ -40,13 +40,18 @@ impl Db {
     /// ```
     ///
     /// It waits for a trim, a backup, a dump or a verification that runs in this process, so it
-    /// must not be called by the callback of one.
+    /// must not be called by the callback of one. In a shared store it also waits for another
+    /// process that is freeing the log, for two seconds at most. Then the part that the other
+    /// process frees counts as freed.
     ///
     /// # Errors
-    /// The store is closed.
+    /// The store is closed. In a shared store: [`InvalidInput::CannotHoldLog`], and those of a
+    /// read.
+    ///
+    /// [`InvalidInput::CannotHoldLog`]: crate::InvalidInput::CannotHoldLog
     pub fn hold_log(&self, from: Glsn) -> Result<LogHold> {
         self.store.check_open()?;
-        self.store.space.hold(from);
+        self.store.hold_log(from)?;
         let hold = LogHold { store: Arc::downgrade(&self.store), from };
         // The store may have been closed while this waited.
         self.store.check_open()?;

@@ -109,8 +109,8 @@ fn ask_to_close(space: &LogSpace, until: Glsn) {
     });
 }
 
-/// The beginning of the part of the log that retention and cursors keep; `None` if they keep all of
-/// it.
+/// The beginning of the part of the log that retention, cursors and holds keep; `None` if they keep
+/// all of it.
 pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
     // Read this first: a stream or keyspace that becomes known later has no commit up to here.
     let newest = space.sequencer.visible();
@@ -137,7 +137,7 @@ pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
     // If nothing older than the newest commit can be read, its entry is not needed either, because
     // its time is known without it.
     let until = if oldest >= newest { newest.next() } else { oldest };
-    Ok(Some(until.min(space.catalog.records.cursors.oldest())))
+    Ok(Some(until.min(space.kept_from())))
 }
 
 /// If values that runs point to pin much of the log, makes compaction move them into blob files,

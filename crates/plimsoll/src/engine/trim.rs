@@ -39,7 +39,7 @@ pub(crate) fn trim(space: &LogSpace, committer: &Committer, until: Glsn) -> Resu
     if until > newest.next() {
         return Err(Error::Future { asked: until, newest });
     }
-    let until = until.min(space.catalog.records.cursors.oldest());
+    let until = until.min(space.kept_from());
     space.catalog.horizon.trim_wanted.fetch_max(until.0, Ordering::AcqRel);
     committer.flush()?;
     if space.reader.index.sources.view().min_pointer().is_some_and(|oldest| oldest < until) {
@@ -96,8 +96,10 @@ impl LogSpace {
         self.peers.hold_log(oldest_of(&holds));
     }
 
-    fn oldest_hold(&self) -> Glsn {
-        oldest_of(&lock(&self.holds))
+    /// The beginning of the part of the log that cursors and holds keep; [`Glsn::MAX`] if there
+    /// are none.
+    pub(super) fn kept_from(&self) -> Glsn {
+        self.catalog.records.cursors.oldest().min(oldest_of(&lock(&self.holds)))
     }
 }
 
@@ -127,8 +129,7 @@ fn free(space: &LogSpace, until: Glsn, active: Active) -> Result<Glsn> {
         // A process that creates a cursor holds the files until the cursor is committed.
         let caught_up = space.peers.catch_up_durably();
         // While the lock of trims is held, no cursor is created here, and nothing is held.
-        let oldest = || space.catalog.records.cursors.oldest().min(space.oldest_hold());
-        let until = || until.min(oldest());
+        let until = || until.min(space.kept_from());
         freed = Some(caught_up.and_then(|()| free_up_to(space, until(), active, may_free_below)));
     });
     // If another process is reading the files, a later call removes them.
@@ -144,13 +145,15 @@ fn free_up_to(
     // Read this first: a flush in between may add runs that point to later entries, never to
     // earlier ones.
     let flushed = space.reader.index.runs.log_needed_from().next();
-    hit(Border::TrimAsked);
-    let needed = space.reader.index.sources.view().min_pointer().unwrap_or(Glsn::MAX);
     // Other processes read entries from the log that their runs do not hold yet.
     let others = space.peers.oldest_needed();
+    hit(Border::TrimAsked);
+    let needed = space.reader.index.sources.view().min_pointer().unwrap_or(Glsn::MAX);
     let until = until.min(flushed).min(needed).min(others);
     let (log, clock) = (&space.reader.log, &space.clock);
-    if !may_free_below(until) {
+    // Read again after `until` is published: another process may have held the log since. One that
+    // holds it later sees `until`.
+    if !may_free_below(until) || space.peers.oldest_needed() < until {
         return Ok(log.bounds().first);
     }
     let keep = |blob| space.reader.index.runs.must_keep_blob(blob);

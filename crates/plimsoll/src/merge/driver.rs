@@ -1,5 +1,6 @@
 //! Runs a merge: writes its steps in one transaction, or previews them.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use plimsoll_log::glsn::Glsn;
@@ -22,6 +23,10 @@ use crate::types::error::{Error, Result};
 use crate::types::index_key::KeyBuffer;
 use crate::types::keyspaces::{BRANCHES, SYSTEM};
 use crate::types::value::is_free;
+
+/// How often a merge of branches is repeated because the state that it began from is not retained:
+/// more often than it takes until a transaction sees what is ordered, but not durable.
+const RELEASED_MAX: u32 = 8;
 
 /// The outcome of a merge.
 #[derive(Debug)]
@@ -91,10 +96,9 @@ impl Merge {
     }
 
     fn commit(&self, store: &Arc<Engine>, to: Target<'_>) -> Result<MergeOutcome> {
-        let change = |tx: &mut Transaction| self.merge_into(store, tx);
         let merged = match self.are_branches() {
-            true => retry::commit_by(to, change, |tx| self.commit_noting(store, tx)),
-            false => retry::commit(to, change),
+            true => self.commit_branches(store, to),
+            false => retry::commit(to, |tx| self.merge_into(store, tx)),
         };
         match merged {
             Ok((true, glsn)) => Ok(MergeOutcome::Merged(glsn)),
@@ -105,6 +109,28 @@ impl Merge {
                 Ok(MergeOutcome::Conflicts(MergeSteps::conflicts(stream)))
             }
         }
+    }
+
+    /// Commits a merge of branches. Another merge of the two releases the state that this one began
+    /// from; then this one is repeated, from the state that the other one has merged.
+    fn commit_branches(&self, store: &Arc<Engine>, to: Target<'_>) -> Result<(bool, Glsn), Stop> {
+        let (released, mut left) = (Cell::new(None), RELEASED_MAX);
+        let change = |tx: &mut Transaction| match self.merge_into(store, tx) {
+            Err(Stop::Failed(error @ Error::Trimmed { .. })) => {
+                released.set(Some(error));
+                Ok(false)
+            }
+            merged => merged,
+        };
+        let commit = |tx: Transaction| match released.take() {
+            None => self.commit_noting(store, tx),
+            Some(error) if left == 0 => Err(error),
+            Some(_) => {
+                left -= 1;
+                Err(Error::Conflict { key: Vec::new(), at: tx.at(), by: tx.at() })
+            }
+        };
+        retry::commit_by(to, change, commit)
     }
 
     /// The steps that the merge would take now.

@@ -247,6 +247,18 @@ pub enum InvalidInput {
         /// The store.
         path: PathBuf,
     },
+    /// This process may not write to the store's folder, so it cannot tell the processes that share
+    /// the store which part of the log to keep.
+    #[error(
+        "{}: this process cannot hold the log of a shared store, because it may not write to the \
+         folder; give it write permission (it may still open the store read-only), or hold the log \
+         in a process that has it",
+        path.display()
+    )]
+    CannotHoldLog {
+        /// The store.
+        path: PathBuf,
+    },
     /// Each process that shares the store would have less than the minimum of memory.
     #[error(
         "{members} processes share {total_bytes} bytes ({} MiB) of memory for this store, and \

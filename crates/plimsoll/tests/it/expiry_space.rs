@@ -86,6 +86,54 @@ fn the_space_of_expired_values_returns_after_the_next_commit() {
 }
 
 #[test]
+fn the_space_of_expired_values_of_several_keyspaces_returns_without_rewriting_the_others() {
+    // The sizes of the keyspaces in values of 200 bytes; a full table has more of them.
+    for sizes in [vec![4000, 4000, 4000], vec![100, 4000, 100, 4000]] {
+        let world = world();
+        let spaces = Vec::from_iter((0..sizes.len()).map(|number| {
+            world.db.create_keyspace(&format!("latest {number}"), Retention::Latest).unwrap()
+        }));
+        for (number, (space, size)) in spaces.iter().zip(&sizes).enumerate() {
+            let mut tx = world.db.begin();
+            for key in 0..*size as u32 {
+                let ttl = SECOND * 10 * (number as u32 + 1);
+                tx.put_with_ttl(space, key.to_be_bytes(), [7; 200], ttl).unwrap();
+            }
+            tx.commit().unwrap();
+        }
+        world.db.flush().unwrap();
+        settle(&world.db);
+        for number in 0..sizes.len() {
+            world.pass(10);
+            commit_now(&world.db);
+            settle(&world.db);
+            let left: u64 = sizes[number + 1..].iter().sum();
+            let bytes = run_bytes(&world);
+            assert!(bytes < left * 250 + (1 << 17), "{bytes} bytes for {left} values");
+            for space in &spaces[number + 1..] {
+                assert!(!world.db.snapshot().is_empty(space).unwrap());
+            }
+        }
+        let written = world.db.stats().index.bytes_compaction_written;
+        assert!(written < 1 << 18, "whole tables are dropped, not rewritten: {written}");
+        assert!(world.db.verify(&mut |_| {}).unwrap().problems.is_empty());
+    }
+}
+
+#[test]
+fn many_small_keyspaces_with_expiring_values_share_tables() {
+    let world = world();
+    for number in 0..200 {
+        let space = world.db.create_keyspace(&format!("{number}"), Retention::Latest).unwrap();
+        world.db.put_with_ttl(&space, "key", "value", SECOND).unwrap();
+    }
+    world.db.flush().unwrap();
+    let files = world.disk.list(Path::new("/store/index")).unwrap();
+    let runs = files.iter().filter(|file| file.name.ends_with(".run")).count();
+    assert!((1..=18).contains(&runs), "{runs}");
+}
+
+#[test]
 fn a_clock_that_is_ahead_for_a_while_destroys_nothing() {
     for commits in [false, true] {
         let world = latest();

@@ -96,6 +96,28 @@ fn blob_files_of_moved_values_are_removed_while_the_store_is_open() {
 }
 
 #[test]
+fn values_in_a_held_part_of_the_log_are_moved_once_the_hold_ends() {
+    let disk = MemDisk::new();
+    let db = Db::open("/store", options(&disk)).unwrap();
+    let keys = db.create_keyspace("keys", Retention::Latest).unwrap();
+    put(&db, &keys, "old", b'o');
+    let hold = db.hold_log(Glsn(2)).unwrap();
+    for _ in 0..3 {
+        write_much(&db, &keys);
+        db.compact().unwrap();
+        // Moving would free nothing, because the log stays.
+        assert_eq!((first(&db), blob_files(&disk)), (Glsn(1), vec![]));
+        assert_eq!(db.log().trim(db.newest().next()).unwrap(), Glsn(1));
+        assert_eq!(blob_files(&disk), [] as [PathBuf; 0]);
+    }
+    drop(hold);
+    db.compact().unwrap();
+    assert!(first(&db) > Glsn(1000), "{}", first(&db));
+    assert_eq!(blob_files(&disk).len(), 1);
+    assert_eq!(db.get(&keys, "old").unwrap().unwrap(), [b'o'; VALUE_BYTES]);
+}
+
+#[test]
 fn a_damaged_value_that_would_be_moved_stops_no_merge() {
     let disk = MemDisk::new();
     let db = Db::open("/store", options(&disk)).unwrap();

@@ -46,6 +46,7 @@ mod members;
 mod members_crash;
 mod members_files;
 mod members_follow;
+mod members_holds;
 mod members_keeper;
 mod members_keyspaces;
 mod members_leftovers;

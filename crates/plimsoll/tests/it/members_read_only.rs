@@ -429,6 +429,20 @@ fn a_follower_goes_on_after_one_that_had_the_store_alone_has_freed_the_log_that_
 }
 
 #[test]
+fn a_process_without_write_permission_is_told_that_it_cannot_hold_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let one = Db::open(&path, options()).unwrap();
+    one.put(&default(&one), "key", 1u64.to_le_bytes()).unwrap();
+    assert!(read(&path, Right::ToWrite).hold_log(Glsn(1)).is_ok());
+    let refused = read(&path, Right::ToRead).hold_log(Glsn(1));
+    assert!(
+        matches!(refused, Err(Error::InvalidInput(InvalidInput::CannotHoldLog { .. }))),
+        "{refused:?}"
+    );
+}
+
+#[test]
 fn following_a_store_that_was_never_shared_fails_without_write_permission() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use plimsoll::borders::{Border, at_nth, forget, without_pending};
 use plimsoll::{
     Branch, Db, Error, InvalidInput, Keyspace, MergeAction, MergeDecision, MergeOutcome, MergeRule,
     MergeSide, Options, Overflow, Retention,
@@ -88,6 +89,39 @@ fn a_merge_applies_what_changed_since_the_last_one() {
     assert!(is_merged(db.merge(&draft).rule(&keys, MergeRule::Theirs).run()));
     assert_eq!(main.get(&keys, "a").unwrap().unwrap(), b"3");
     assert_eq!(main.get(&keys, "c").unwrap().unwrap(), b"5");
+}
+
+#[test]
+fn a_merge_whose_base_another_merge_releases_begins_again() {
+    let mut crossed = 0;
+    for opened in 1.. {
+        let World { db, keys, .. } = world();
+        let draft = branch(&db, "draft", &db.main());
+        let change = |value: &str| {
+            draft.put(&keys, "a", value).unwrap();
+            db.put(&keys, "b", value).unwrap();
+        };
+        change("0");
+        assert!(is_merged(db.merge(&draft).run()));
+        change("1");
+        // When the merge opens its first moment, its second, and so on.
+        let (other, from, space) = (db.clone(), draft.clone(), keys.clone());
+        let merge = db.merge(&draft);
+        at_nth(Border::MomentAsked, opened, move || {
+            assert!(is_merged(other.merge(&from).run()));
+            other.put(&space, "c", "2").unwrap();
+            other.compact().unwrap();
+        });
+        assert!(merge.run().is_ok(), "opening {opened}");
+        let is_over = without_pending(|| db.get(&keys, "c").unwrap().is_none());
+        forget();
+        if is_over {
+            break;
+        }
+        assert_eq!(db.get(&keys, "a").unwrap().unwrap(), b"1");
+        crossed += 1;
+    }
+    assert!(crossed >= 3, "{crossed}");
 }
 
 #[test]

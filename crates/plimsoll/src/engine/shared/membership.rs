@@ -24,6 +24,7 @@ use crate::index::memtables::flush_policy;
 use crate::txn::committer::Committer;
 use crate::txn::shared::Shared;
 use crate::types::error::{Lift, Result};
+use crate::types::invalid_input::InvalidInput;
 use crate::types::lock::lock;
 
 /// The longest time between two checks of the other members, while commits are made and otherwise.
@@ -343,6 +344,19 @@ impl Engine {
         self.reader.index.memtables.refresh()?;
         self.reader.log.trimmed_below(held.gone_below());
         Ok(Some(held))
+    }
+
+    /// Keeps the log from `from` on in all members until [`LogSpace::release`], as far as it was
+    /// not freed before.
+    pub(crate) fn hold_log(&self, from: Glsn) -> Result<()> {
+        if self.membership.members().is_some_and(|members| !members.table.has_slot()) {
+            return Err(InvalidInput::CannotHoldLog { path: self.path.clone() }.into());
+        }
+        // A removal that another member has begun ends first, or the part of the log that it frees
+        // counts as gone.
+        let _held = self.hold_files()?;
+        self.space.hold(from);
+        Ok(())
     }
 
     /// The connection to the other processes, in a store that is shared.

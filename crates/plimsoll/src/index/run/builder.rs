@@ -196,6 +196,11 @@ impl<S: PageSink> TableBuilder<S> {
         self.tally.blobs.len()
     }
 
+    /// The expiries of its values that expire.
+    pub(crate) fn expiries(&self) -> Option<ExpiryRange> {
+        self.tally.expiries
+    }
+
     /// Writes the remaining pages and the footer. Returns the sink, not yet synced, and the table's
     /// metadata. At least one version must have been added.
     pub(crate) fn finish(mut self) -> Result<(S, TableInfo)> {

@@ -14,6 +14,7 @@ use crate::index::run::file::RunFileSink;
 use crate::index::run::table::TableInfo;
 use crate::index::run::warmth::Warmth;
 use crate::types::error::Result;
+use crate::types::keyspaces::SIDE;
 use crate::types::version::Version;
 
 /// Maximum number of chunks of one output: three for the builder, one for a tall tree, one for the
@@ -22,6 +23,11 @@ pub(crate) const OUTPUT_CHUNKS: u64 = 6;
 
 /// A table is cut when its values are in this many blob files, because their list takes memory.
 const BLOBS_MAX: usize = 1024;
+
+/// Maximum number of small tables that are cut so that the values of one table expire in one
+/// keyspace, and the divisor of a table's full size below which a table is small.
+const EXPIRING_SMALL_MAX: usize = 16;
+const EXPIRING_SMALL_PART: u64 = 64;
 
 /// A run that is being written. If it is dropped before it is finished, its files are removed.
 #[derive(Debug)]
@@ -39,6 +45,8 @@ pub(crate) struct Output {
     open: Option<OpenTable>,
     done: Vec<Member>,
     written_bytes: u64,
+    /// How many small tables were cut because of their expiring values.
+    expiring_small: usize,
 }
 
 #[derive(Debug)]
@@ -66,6 +74,7 @@ impl Output {
             open: None,
             done: Vec::new(),
             written_bytes: 0,
+            expiring_small: 0,
         }
     }
 
@@ -91,6 +100,7 @@ impl Output {
     ) -> Result<()> {
         if starts_key {
             self.begin_key(version.key)?;
+            self.divide_expiring(version)?;
         }
         if starts_key && self.open.as_ref().is_some_and(|open| open.is_full(self.table_bytes)) {
             hit(Border::TableFull);
@@ -117,6 +127,27 @@ impl Output {
             is_cut = true;
         }
         if is_cut && self.files.may_cut() { self.cut() } else { Ok(()) }
+    }
+
+    /// Ends the table before a version that expires if it has expiring values of another keyspace:
+    /// no merge can tell how many values of such a table it may drop ([`ExpiryRange`]).
+    ///
+    /// [`ExpiryRange`]: crate::types::expiry::ExpiryRange
+    fn divide_expiring(&mut self, version: &Version<'_>) -> Result<()> {
+        let Some(open) = self.open.as_ref().filter(|_| version.stored.expiry().is_some()) else {
+            return Ok(());
+        };
+        let keyspace = version.keyspace();
+        let others = open.builder.expiries().filter(|expiries| expiries.keyspace != keyspace);
+        if keyspace == SIDE || others.is_none() || !self.files.may_cut() {
+            return Ok(());
+        }
+        let is_small = open.builder.bytes() < self.table_bytes / EXPIRING_SMALL_PART;
+        if is_small && self.expiring_small == EXPIRING_SMALL_MAX {
+            return Ok(());
+        }
+        self.expiring_small += usize::from(is_small);
+        self.cut()
     }
 
     /// Adds an existing table unchanged. Its keys are after all keys added before.
