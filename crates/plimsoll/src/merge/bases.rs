@@ -37,7 +37,7 @@ impl Bases {
         self.all.len() > 1
     }
 
-    /// The states whose version of a key no other one has superseded.
+    /// The states whose version of a key no other one has superseded, one for each version.
     pub(crate) fn newest_of(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Vec<&Snapshot>> {
         let origins = self.states().map(|state| state.origin(keyspace, key));
         let origins: Vec<Option<(u32, Glsn)>> = origins.collect::<Result<_>>()?;
@@ -51,7 +51,11 @@ impl Bases {
                 origins[other] != own && contains(other, own) && !contains(place, origins[other])
             })
         };
-        let newest = (0..self.all.len()).filter(|place| !is_superseded(*place));
+        // One version may have expired at one of two moments and not at the other.
+        let is_repeated =
+            |place: usize| origins[place].is_some() && origins[..place].contains(&origins[place]);
+        let newest =
+            (0..self.all.len()).filter(|place| !is_superseded(*place) && !is_repeated(*place));
         Ok(newest.map(|place| &self.all[place].0).collect())
     }
 }

@@ -5,20 +5,24 @@
 //! up to where. So only forks and merges are read, not commits.
 
 use std::collections::{BTreeMap, btree_map};
+use std::iter;
 use std::ops::Bound;
 use std::sync::Arc;
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Kind, Lease};
 
+use crate::api::history::Changes;
 use crate::engine::Engine;
 use crate::index::sources::view::{Direction, View};
 use crate::read::lens::Lens;
+use crate::read::span::Span;
 use crate::types::as_of::AsOf;
+use crate::types::branch_key;
 use crate::types::branches::{
     Ancestry, Chain, MAIN_CHAIN, chain_key, damaged_branch, decode_merge_key, merge_prefix,
 };
-use crate::types::error::Result;
+use crate::types::error::{Error, Result};
 use crate::types::index_key::{KeptKey, KeyBuffer};
 use crate::types::keyspaces::BRANCHES;
 use crate::types::version::Stored;
@@ -50,8 +54,8 @@ impl<'a> Graph<'a> {
     }
 
     /// The newest states that both states contain, and what each contains. There are several if
-    /// branches were merged crosswise. One may be contained in another: it is not known whether
-    /// there are commits between two GLSNs of a chain.
+    /// branches were merged crosswise. One may be contained in another if a chain between the two
+    /// is no longer retained.
     ///
     /// # Errors
     /// Disk errors, the budget, or corruption.
@@ -88,7 +92,69 @@ impl<'a> Graph<'a> {
             }
             newest.push(((chain, at), contained));
         }
+        let mut place = 0;
+        while place < newest.len() {
+            let mut others = newest.iter().enumerate().filter(|(other, _)| *other != place);
+            let is_within = others.try_fold(false, |is_within, (_, (_, other))| {
+                Ok::<_, Error>(is_within || self.is_within(&newest[place], other)?)
+            })?;
+            match is_within {
+                true => drop(newest.remove(place)),
+                false => place += 1,
+            }
+        }
         Ok(newest)
+    }
+
+    /// Whether a state contains no commits that another one does not.
+    fn is_within(&mut self, state: &(State, Contained), other: &Contained) -> Result<bool> {
+        // Its own chain first, which mostly has some.
+        let (own, contained) = state;
+        let contained = contained.iter().map(|(chain, at)| (*chain, *at));
+        for (chain, at) in iter::once(*own).chain(contained) {
+            let from = match (other.get(&chain), chain) {
+                (Some(upto), _) => *upto,
+                (None, MAIN_CHAIN) => Glsn::NONE,
+                (None, id) => self.chain(id)?.ok_or_else(damaged_branch)?.fork.at,
+            };
+            if from < at && self.has_commits(chain, from, at)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether a chain may have written keys after a moment and up to another one. A merge that
+    /// wrote none adds only commits of other chains.
+    fn has_commits(&mut self, id: u32, from: Glsn, upto: Glsn) -> Result<bool> {
+        let spans = match id {
+            MAIN_CHAIN => {
+                let keyspaces = self.store.reader.keyspaces.all().into_iter();
+                keyspaces.map(|(_, record)| Span::of_keyspace(record.id)).collect()
+            }
+            id => {
+                let group = self.chain(id)?.ok_or_else(damaged_branch)?.group;
+                let begin = Bound::Included(branch_key::group_begin(group));
+                vec![Span::between(begin, branch_key::group_end(group))]
+            }
+        };
+        for span in spans {
+            // The newest version of each key is enough.
+            let changes = Changes::new(self.store, span, (from, upto), [upto; 2]);
+            let changes = changes.map(|changes| match id {
+                MAIN_CHAIN => changes,
+                id => changes.of_chains(vec![id]),
+            });
+            let found = changes.and_then(|mut changes| changes.advance(self.store));
+            match found {
+                // Not known.
+                Err(Error::Trimmed { .. }) => return Ok(true),
+                Err(error) => return Err(error),
+                Ok(true) => return Ok(true),
+                Ok(false) => {}
+            }
+        }
+        Ok(false)
     }
 
     /// What a state contains.

@@ -350,6 +350,67 @@ fn a_key_whose_bases_differ_is_decided_by_the_rule() {
     assert_eq!(a.get(&keys, "k").unwrap().unwrap(), b"both");
 }
 
+#[test]
+fn a_fork_without_commits_before_it_is_no_second_base() {
+    for rule in [MergeRule::Conflict, MergeRule::Ours] {
+        let World { db, keys, .. } = world();
+        let main = db.main();
+        let one = branch(&db, "one", &main);
+        one.put(&keys, "x", "1").unwrap();
+        assert!(is_merged(db.merge(&one).run()));
+        let two = branch(&db, "two", &one);
+        two.put(&keys, "y", "2").unwrap();
+        db.put(&keys, "k", "3").unwrap();
+        assert!(is_merged(db.merge(&main).into(&one).run()));
+        assert!(is_merged(db.merge(&two).run()));
+        // Only main changes it.
+        db.delete(&keys, "k").unwrap();
+        assert!(is_merged(db.merge(&main).into(&one).rule(&keys, rule).run()));
+        assert_eq!(state(&one, &keys), state(&main, &keys));
+    }
+}
+
+#[test]
+fn a_value_that_expired_between_two_bases_is_one_base() {
+    let World { db, keys, clock, .. } = world();
+    let second = std::time::Duration::from_secs(1);
+    db.put_with_ttl(&keys, "k", "0", second).unwrap();
+    let (a, b) = (branch(&db, "a", &db.main()), branch(&db, "b", &db.main()));
+    a.put(&keys, "x", "1").unwrap();
+    let a_was = branch(&db, "a1", &a);
+    clock.advance(2 * second);
+    b.put(&keys, "y", "2").unwrap();
+    let b_was = branch(&db, "b1", &b);
+    assert!(is_merged(db.merge(&b_was).into(&a).run()));
+    assert!(is_merged(db.merge(&a_was).into(&b).run()));
+    // Only one side changes it.
+    a.put(&keys, "k", "1").unwrap();
+    assert!(is_merged(db.merge(&a).into(&b).run()));
+    assert_eq!(b.get(&keys, "k").unwrap().unwrap(), b"1");
+}
+
+#[test]
+#[ignore = "a tag does not retain the bases of the merges before it: the merge is `Trimmed`"]
+fn a_branch_that_begins_at_a_tag_is_merged_with_a_branch_that_main_contained_there() {
+    let World { db, keys, .. } = world();
+    let side = branch(&db, "side", &db.main());
+    side.put(&keys, "a", "1").unwrap();
+    assert!(is_merged(db.merge(&side).run()));
+    side.put(&keys, "a", "2").unwrap();
+    db.tag("then", plimsoll::Moment::Newest).unwrap();
+    side.put(&keys, "a", "3").unwrap();
+    // This merge makes that of the first value superfluous, but the tag can see it.
+    assert!(is_merged(db.merge(&side).run()));
+    side.put(&keys, "a", "4").unwrap();
+    db.compact().unwrap();
+    db.put(&keys, "b", "1").unwrap();
+    db.compact().unwrap();
+    let then = db.tag_at("then").unwrap();
+    let late = db.create_branch_at("late", &db.main(), then.into()).unwrap();
+    assert!(is_merged(db.merge(&side).into(&late).run()));
+    assert_eq!(late.get(&keys, "a").unwrap().unwrap(), b"4");
+}
+
 /// A commit of the model: its parents, and the state after it.
 #[derive(Clone, Default)]
 struct Node {
