@@ -388,6 +388,33 @@ class Branch(BranchMapping):
     ) -> _T: ...
     def snapshot(self) -> Snapshot: ...
     def at(self, moment: int | datetime | str) -> Snapshot: ...
+    def revert(
+        self,
+        glsn: int,
+        rules: _Rules | None = None,
+        *,
+        keyspaces: Iterable[str | Keyspace] | None = None,
+        exclude: Iterable[str | Keyspace] | None = None,
+        metadata: Buffer | None = None,
+    ) -> int | None: ...
+    def preview_revert(
+        self,
+        glsn: int,
+        rules: _Rules | None = None,
+        *,
+        keyspaces: Iterable[str | Keyspace] | None = None,
+        exclude: Iterable[str | Keyspace] | None = None,
+    ) -> MergeSteps: ...
+    def reset_to(
+        self,
+        moment: int | datetime | str,
+        keyspaces: Iterable[str | Keyspace] | None = None,
+        *,
+        metadata: Buffer | None = None,
+    ) -> int | None: ...
+    def preview_reset(
+        self, moment: int | datetime | str, keyspaces: Iterable[str | Keyspace] | None = None
+    ) -> MergeSteps: ...
 
 @final
 class BranchInfo:

@@ -18,7 +18,7 @@ use crate::keyspace::{Keyspace, existing};
 use crate::live_mapping::{self, LiveMapping, init};
 use crate::log::Log;
 use crate::members::MemberInfo;
-use crate::merge::{self, BranchMerge, MergeSteps, Raised, Revert};
+use crate::merge::{self, BranchMerge, MergeSteps, Revert};
 use crate::moments::When;
 use crate::options::{Compresses, Folder, Keeps, Size, retention_to_python};
 use crate::place::Place;
@@ -502,7 +502,8 @@ impl Db {
         metadata: Option<BytesLike<'_>>,
     ) -> PyResult<Option<u64>> {
         let (py, store) = (this.py(), store(&this));
-        Revert::new(py, store, glsn, rules, [keyspaces, exclude])?.run(py, metadata)
+        Revert::new(py, store, &store.db()?.main(), glsn, rules, [keyspaces, exclude])?
+            .run(py, metadata)
     }
 
     /// The steps that `revert` would take now, key by key; writes nothing.
@@ -520,7 +521,7 @@ impl Db {
         exclude: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<MergeSteps> {
         let (py, store) = (this.py(), store(&this));
-        Revert::new(py, store, glsn, rules, [keyspaces, exclude])?.preview(py)
+        Revert::new(py, store, &store.db()?.main(), glsn, rules, [keyspaces, exclude])?.preview(py)
     }
 
     /// Makes all keys equal to what they were at an earlier moment (a GLSN, a `datetime` or a tag),
@@ -544,11 +545,8 @@ impl Db {
     ) -> PyResult<Option<u64>> {
         let (py, store) = (this.py(), store(&this));
         let moment = moment.of(py, store.db()?)?;
-        let mut reset = merge::reset(py, store, moment, keyspaces)?;
-        if let Some(metadata) = metadata {
-            reset = reset.metadata(metadata.get());
-        }
-        Ok(py.detach(|| reset.run()).or_raise()?.map(|glsn| glsn.0))
+        let reset = merge::reset(py, store, &store.db()?.main(), moment, keyspaces)?;
+        merge::run_reset(py, reset, metadata)
     }
 
     /// The steps that `reset_to` would take now, key by key; writes nothing.
@@ -565,9 +563,8 @@ impl Db {
     ) -> PyResult<MergeSteps> {
         let (py, store) = (this.py(), store(&this));
         let moment = moment.of(py, store.db()?)?;
-        let reset = merge::reset(py, store, moment, keyspaces)?;
-        let steps = py.detach(|| reset.preview()).or_raise()?;
-        Ok(MergeSteps::new(steps, Raised::default()))
+        let reset = merge::reset(py, store, &store.db()?.main(), moment, keyspaces)?;
+        merge::preview_reset(py, reset)
     }
 
     /// The log: all commits in their order, and user-defined streams.

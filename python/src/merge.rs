@@ -41,12 +41,13 @@ impl Revert {
     pub(crate) fn new(
         py: Python<'_>,
         store: &Arc<Store>,
+        branch: &plimsoll::Branch,
         glsn: u64,
         rules: Option<&Bound<'_, PyDict>>,
         [keyspaces, exclude]: [Option<&Bound<'_, PyAny>>; 2],
     ) -> PyResult<Self> {
         let raised = Raised::default();
-        let mut revert = store.db()?.revert(Glsn(glsn));
+        let mut revert = branch.revert(Glsn(glsn));
         for keyspace in wanted(py, store, keyspaces)? {
             revert = revert.keyspace(&keyspace);
         }
@@ -139,14 +140,32 @@ fn merged(
     }
 }
 
-/// A reset of all keyspaces, or of some.
+/// Runs a reset; returns the GLSN of its commit, or `None` if there was nothing to change.
+pub(crate) fn run_reset(
+    py: Python<'_>,
+    mut reset: plimsoll::Reset,
+    metadata: Option<BytesLike<'_>>,
+) -> PyResult<Option<u64>> {
+    if let Some(metadata) = metadata {
+        reset = reset.metadata(metadata.get());
+    }
+    Ok(py.detach(|| reset.run()).or_raise()?.map(|glsn| glsn.0))
+}
+
+pub(crate) fn preview_reset(py: Python<'_>, reset: plimsoll::Reset) -> PyResult<MergeSteps> {
+    let steps = py.detach(|| reset.preview()).or_raise()?;
+    Ok(MergeSteps::new(steps, Raised::default()))
+}
+
+/// A reset of all keyspaces of a branch, or of some.
 pub(crate) fn reset(
     py: Python<'_>,
     store: &Arc<Store>,
+    branch: &plimsoll::Branch,
     moment: plimsoll::Moment,
     keyspaces: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<plimsoll::Reset> {
-    let mut reset = store.db()?.reset_to(moment);
+    let mut reset = branch.reset_to(moment);
     for keyspace in wanted(py, store, keyspaces)? {
         reset = reset.keyspace(&keyspace);
     }

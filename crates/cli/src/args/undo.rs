@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use crate::args::branches::OnBranch;
 use crate::moment::{At, parse_at};
 
 #[derive(Args, Debug)]
@@ -28,9 +29,14 @@ Keyspaces themselves are not created, dropped or changed, and those that hold th
 commands (plimsoll.import) keep it: an import continues as if the commit had not been undone. \
 To undo `keyspace drop`, create the keyspace again, then revert the commit that dropped it.
 
+With --branch, the commit is one of that branch, or of its parent before it left that, and is \
+undone on the branch. If the commit merged another branch, the branch becomes what it was before; \
+merging again brings only what was committed since.
+
 Examples:
   plimsoll revert demo.plimsoll 120 --preview
   plimsoll revert demo.plimsoll newest
+  plimsoll revert demo.plimsoll 120 --branch draft
   plimsoll revert demo.plimsoll 120 --rule stock=counter --rule pages=text")]
 pub(crate) struct Revert {
     /// Store
@@ -50,6 +56,8 @@ pub(crate) struct Revert {
     /// Keep what the commit did in this keyspace; may be repeated
     #[arg(long = "except", value_name = "NAME")]
     pub(crate) excluded: Vec<String>,
+    #[command(flatten)]
+    pub(crate) on: OnBranch,
 }
 
 #[derive(Args, Debug)]
@@ -98,12 +106,14 @@ nothing if there was nothing to change. With --preview, prints what would be don
 line: put or delete, keyspace, key.
 
 A keyspace that did not exist at that moment is emptied, but not dropped. If one had keys then and \
-was dropped since, create it again first, or name the others with --keyspace.
+was dropped since, create it again first, or name the others with --keyspace. Other branches stay \
+as they are. Before it left its parent, a branch was what its parent was.
 
 Examples:
   plimsoll reset demo.plimsoll --to 120 --preview
   plimsoll reset demo.plimsoll --to \"2 hours ago\"
-  plimsoll reset demo.plimsoll --to 120 --keyspace users --keyspace orders")]
+  plimsoll reset demo.plimsoll --to 120 --keyspace users --keyspace orders
+  plimsoll reset demo.plimsoll --branch draft --to \"2 hours ago\"")]
 pub(crate) struct Reset {
     /// Store
     pub(crate) store: PathBuf,
@@ -116,6 +126,8 @@ pub(crate) struct Reset {
     /// Print what would be done, and write nothing
     #[arg(long)]
     pub(crate) preview: bool,
+    #[command(flatten)]
+    pub(crate) on: OnBranch,
 }
 
 /// A rule of a keyspace.

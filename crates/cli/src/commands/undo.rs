@@ -7,8 +7,10 @@ use plimsoll::{
 use serde_json::{Map, Value, json};
 
 use crate::args::{Globals, Merge, Reset, Revert, Rule};
+use crate::branches::named_twice;
 use crate::bytes::{put_json, show_key};
 use crate::exit::{Exit, Failure, Outcome};
+use crate::moment::{At, MAIN};
 use crate::output::{Fact, Output, Reader, Style};
 use crate::size::{count_of, show_size};
 use crate::stderr::say;
@@ -17,8 +19,9 @@ use crate::{branches, keyspaces, moment, store};
 pub(crate) fn revert(globals: &Globals, args: &Revert, output: &mut Output) -> Outcome {
     args.keyspaces.iter().try_for_each(|name| keyspaces::check_writable(name))?;
     let db = open(globals, args.preview, &args.store)?;
+    let branch = branches::find(&db, args.on.name())?;
     let glsn = Glsn(moment::glsn(&db, &args.commit, first_of(&args.keyspaces))?);
-    let mut revert = db.revert(glsn);
+    let mut revert = branch.revert(glsn);
     for name in &args.keyspaces {
         revert = revert.keyspace(&keyspaces::known_keyspace(&db, name)?);
     }
@@ -51,8 +54,21 @@ pub(crate) fn revert(globals: &Globals, args: &Revert, output: &mut Output) -> O
 pub(crate) fn reset(globals: &Globals, args: &Reset, output: &mut Output) -> Outcome {
     args.keyspaces.iter().try_for_each(|name| keyspaces::check_writable(name))?;
     let db = open(globals, args.preview, &args.store)?;
-    let to = moment::glsn(&db, &args.to, first_of(&args.keyspaces))?;
-    let mut reset = db.reset_to(Glsn(to));
+    let name = args.on.name().unwrap_or(MAIN);
+    let branch = branches::find(&db, Some(name))?;
+    let to = match &args.to {
+        At::Branch { name: other, at } if other == name => at,
+        At::Branch { name: other, .. } if args.on.name().is_none() => {
+            return Err(Failure::usage(format!(
+                "`{other}@{{...}}` is a moment on a branch, and branch main would be reset; to \
+                 reset branch `{other}`, add --branch {other}"
+            )));
+        }
+        At::Branch { name: other, .. } => return Err(named_twice("--branch", name, other)),
+        at => at,
+    };
+    let to = moment::glsn(&db, to, first_of(&args.keyspaces))?;
+    let mut reset = branch.reset_to(Glsn(to));
     for name in &args.keyspaces {
         reset = reset.keyspace(&keyspaces::known_keyspace(&db, name)?);
     }

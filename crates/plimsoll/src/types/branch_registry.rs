@@ -542,6 +542,15 @@ impl Branches {
         name.unwrap_or_else(|| id.to_string().into())
     }
 
+    /// The name of the branch with this chain; `None` if it was deleted.
+    pub(crate) fn present_name(&self, id: u32) -> Option<String> {
+        if id == MAIN_CHAIN {
+            return Some(MAIN.to_owned());
+        }
+        let known = self.known();
+        Some(known.get(id)?.name.as_ref()?.to_string())
+    }
+
     /// Describes the branch with this chain; `None` if it was deleted.
     pub(crate) fn info(&self, id: u32) -> Option<BranchInfo> {
         let known = self.known();

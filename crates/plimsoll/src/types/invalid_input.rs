@@ -495,11 +495,31 @@ pub enum InvalidInput {
         /// The GLSN.
         glsn: Glsn,
     },
-    /// The commit changed no keys, only the store's records of its keyspaces, cursors or tags.
+    /// The commit was made on a branch whose commits the reverted branch does not have.
     #[error(
-        "GLSN {glsn} changed no keys, only keyspaces, cursors or tags, and a revert does not \
-         change these; use Db::drop_keyspace, Db::keyspace, Db::set_retention, Log::drop_cursor \
-         or Db::delete_tag"
+        "GLSN {glsn} is a commit on {}, and branch {branch:?} does not descend from it; {}",
+        show_branch(made_on.as_deref()),
+        made_on.as_ref().map_or_else(
+            || "to undo what a merge brought, revert the commit of the merge".to_owned(),
+            |made_on| format!(
+                "revert it on branch {made_on:?}, or the commit of the merge that brought it here"
+            )
+        )
+    )]
+    CommitOnOtherBranch {
+        /// The commit.
+        glsn: Glsn,
+        /// The branch on which it was to be reverted.
+        branch: String,
+        /// The branch on which it was made; `None` if that was deleted.
+        made_on: Option<String>,
+    },
+    /// The commit changed no keys, only the store's records of its keyspaces, cursors, tags or
+    /// branches.
+    #[error(
+        "GLSN {glsn} changed no keys, only keyspaces, cursors, tags or branches, and a revert does \
+         not change these; use Db::drop_keyspace, Db::keyspace, Db::set_retention, \
+         Log::drop_cursor, Db::delete_tag or Db::delete_branch"
     )]
     NothingToRevert {
         /// The commit.
@@ -531,6 +551,10 @@ pub enum InvalidInput {
     /// An earlier write of the transaction failed, so it cannot be committed.
     #[error("an earlier write of this transaction failed; abort it and run it again")]
     TransactionFailed,
+}
+
+fn show_branch(name: Option<&str>) -> String {
+    name.map_or_else(|| "a deleted branch".to_owned(), |name| format!("branch {name:?}"))
 }
 
 fn show_begin(first: Option<SystemTime>) -> String {
