@@ -74,7 +74,7 @@ _P = ParamSpec("_P")
 
 _Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 _Size: TypeAlias = int | str
-_RuleName: TypeAlias = Literal["conflict", "ours", "theirs", "counter", "text"]
+_RuleName: TypeAlias = Literal["conflict", "ours", "theirs", "newest", "counter", "text", "json", "json-set"]
 # The key, and its values in base, ours and theirs; returns a value, None to delete the key, or NotImplemented for a
 # conflict, which type checkers accept from any function.
 _RuleFunction: TypeAlias = Callable[[bytes, bytes | None, bytes | None, bytes | None], Buffer | None]

@@ -213,10 +213,13 @@ fn rule_of(rule: &Bound<'_, PyAny>, raised: &Raised) -> PyResult<MergeRule> {
         "theirs" => MergeRule::Theirs,
         "counter" => MergeRule::Counter,
         "text" => MergeRule::Text,
+        "newest" => MergeRule::Newest,
+        "json" => MergeRule::Json,
+        "json-set" => MergeRule::JsonSet,
         other => {
             return Err(PyValueError::new_err(format!(
-                "a rule is 'conflict', 'ours', 'theirs', 'counter', 'text' or a function, not \
-                 {other:?}"
+                "a rule is 'conflict', 'ours', 'theirs', 'newest', 'counter', 'text', 'json', \
+                 'json-set' or a function, not {other:?}"
             )));
         }
     })

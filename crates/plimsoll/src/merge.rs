@@ -15,6 +15,7 @@ mod bases;
 pub(crate) mod branches;
 pub(crate) mod driver;
 mod graph;
+mod json;
 pub(crate) mod keys;
 pub(crate) mod reset;
 pub(crate) mod revert;

@@ -18,6 +18,8 @@ with the sizes of the values after the commit (base), now (ours) and before the 
   theirs    put back the value from before the commit
   counter   numbers as of `plimsoll add`: subtract what the commit added
   text      texts: undo the lines that the commit changed; a conflict if others changed them since
+  json      JSON objects: undo the fields that the commit changed; a conflict as above
+  json-set  JSON arrays as sets: remove what the commit added, add what it removed
   conflict  report it (default)
 
 Prints the GLSN of the new commit once it is durable; nothing if there was nothing to change. \
@@ -70,7 +72,11 @@ that is changed (ours) and on the merged branch (theirs). --rule decides instead
   ours      keep the value of the branch that is changed
   theirs    take the value of the merged branch
   counter   numbers as of `plimsoll add`: add what both added
+  newest    keep the value or deletion that was committed last
   text      texts: take the changed lines of both; a conflict if they changed the same lines
+  json      JSON objects: take the changed fields of both, also within fields that are objects; a \
+  conflict if they changed the same field
+  json-set  JSON arrays as sets: add what either added, remove what either removed
   conflict  report it (default)
 
 Prints the GLSN of the new commit once it is durable; nothing if there was nothing to merge. With \
@@ -137,13 +143,17 @@ pub(crate) enum Rule {
     Ours,
     Theirs,
     Counter,
+    Newest,
     Text,
+    Json,
+    JsonSet,
 }
 
 fn parse_rule(text: &str) -> Result<(String, Rule), String> {
     let refusal = || {
         format!(
-            "`{text}` is no rule; write KEYSPACE=RULE with ours, theirs, counter, text or conflict"
+            "`{text}` is no rule; write KEYSPACE=RULE with ours, theirs, newest, counter, text, \
+             json, json-set or conflict"
         )
     };
     let (keyspace, rule) = text.rsplit_once('=').ok_or_else(refusal)?;

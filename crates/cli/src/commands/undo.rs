@@ -127,7 +127,10 @@ fn rule_of(rule: Rule) -> MergeRule {
         Rule::Ours => MergeRule::Ours,
         Rule::Theirs => MergeRule::Theirs,
         Rule::Counter => MergeRule::Counter,
+        Rule::Newest => MergeRule::Newest,
         Rule::Text => MergeRule::Text,
+        Rule::Json => MergeRule::Json,
+        Rule::JsonSet => MergeRule::JsonSet,
     }
 }
 

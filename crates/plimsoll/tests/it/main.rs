@@ -54,6 +54,7 @@ mod members_memory;
 mod members_read_only;
 mod members_waiting;
 mod memory;
+mod merge_rules;
 mod merges;
 mod module_graph;
 mod neighbours;
