@@ -319,6 +319,25 @@ class Db(LiveMapping):
         into: str | Branch | None = None,
         rules: _Rules | None = None,
     ) -> MergeSteps: ...
+    def cherry_pick(
+        self,
+        glsn: int,
+        into: str | Branch | None = None,
+        rules: _Rules | None = None,
+        *,
+        keyspaces: Iterable[str | Keyspace] | None = None,
+        exclude: Iterable[str | Keyspace] | None = None,
+        metadata: Buffer | None = None,
+    ) -> int | None: ...
+    def preview_cherry_pick(
+        self,
+        glsn: int,
+        into: str | Branch | None = None,
+        rules: _Rules | None = None,
+        *,
+        keyspaces: Iterable[str | Keyspace] | None = None,
+        exclude: Iterable[str | Keyspace] | None = None,
+    ) -> MergeSteps: ...
     def preview_revert(
         self,
         glsn: int,

@@ -1,4 +1,4 @@
-//! Reverts, resets, merges of branches, and their conflicts.
+//! Reverts, resets, merges of branches, cherry-picks, and their conflicts.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -120,6 +120,57 @@ impl BranchMerge {
 
     pub(crate) fn preview(self, py: Python<'_>) -> PyResult<MergeSteps> {
         let steps = py.detach(|| self.merge.preview()).or_raise()?;
+        Ok(MergeSteps::new(steps, self.raised))
+    }
+}
+
+/// A cherry-pick with its rules.
+pub(crate) struct CherryPick {
+    pick: plimsoll::CherryPick,
+    raised: Raised,
+}
+
+impl CherryPick {
+    /// The other arguments as for [`Revert::new`].
+    pub(crate) fn new(
+        py: Python<'_>,
+        store: &Arc<Store>,
+        into: &plimsoll::Branch,
+        glsn: u64,
+        rules: Option<&Bound<'_, PyDict>>,
+        [keyspaces, exclude]: [Option<&Bound<'_, PyAny>>; 2],
+    ) -> PyResult<Self> {
+        let raised = Raised::default();
+        let mut pick = store.db()?.cherry_pick(Glsn(glsn)).into(into);
+        for keyspace in wanted(py, store, keyspaces)? {
+            pick = pick.keyspace(&keyspace);
+        }
+        for keyspace in listed(py, store, "exclude", exclude)? {
+            pick = pick.except(&keyspace);
+        }
+        for (keyspace, rule) in rules.into_iter().flatten() {
+            let keyspace = existing(py, store, &keyspace)?;
+            pick = pick.rule(&keyspace, rule_of(&rule, &raised)?);
+        }
+        Ok(Self { pick, raised })
+    }
+
+    /// Runs it; returns the GLSN of its commit, or `None` if there was nothing to change.
+    pub(crate) fn run(
+        self,
+        py: Python<'_>,
+        metadata: Option<BytesLike<'_>>,
+    ) -> PyResult<Option<u64>> {
+        let Self { mut pick, raised } = self;
+        if let Some(metadata) = metadata {
+            pick = pick.metadata(metadata.get());
+        }
+        let outcome = py.detach(|| pick.run());
+        merged(py, outcome, raised)
+    }
+
+    pub(crate) fn preview(self, py: Python<'_>) -> PyResult<MergeSteps> {
+        let steps = py.detach(|| self.pick.preview()).or_raise()?;
         Ok(MergeSteps::new(steps, self.raised))
     }
 }

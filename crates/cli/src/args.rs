@@ -45,7 +45,7 @@ pub(crate) use self::expiry::{Expire, Persist, Ttl};
 pub(crate) use self::replay::Replay;
 pub(crate) use self::scripts::{Batch, Shell};
 pub(crate) use self::tags::{Tag, TagCreate, TagDelete};
-pub(crate) use self::undo::{Merge, Reset, Revert, Rule};
+pub(crate) use self::undo::{CherryPick, Merge, Reset, Revert, Rule};
 pub(crate) use self::updates::{Add, Append, Cas};
 pub(crate) use self::upkeep::{
     Compact, Count as CountKeys, Keyspace, KeyspaceCompression, KeyspaceCreate, KeyspaceDrop,
@@ -203,6 +203,8 @@ pub(crate) enum Command {
     Branch(Branch),
     /// Merge a branch into another one, by one commit
     Merge(Merge),
+    /// Apply the changes of one commit to a branch, by a new commit
+    CherryPick(CherryPick),
     /// List, create and delete tags: named moments that stay readable
     #[command(subcommand)]
     Tag(Tag),

@@ -67,6 +67,7 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::History(args) => history::run(globals, args, output),
         Command::Diff(args) => diff::run(globals, args, output),
         Command::Merge(args) => undo::merge(globals, &args, output),
+        Command::CherryPick(args) => undo::cherry_pick(globals, &args, output),
         Command::Revert(args) => undo::revert(globals, &args, output),
         Command::Reset(args) => undo::reset(globals, &args, output),
         Command::Log(args) => log::run(globals, args, output),

@@ -1,4 +1,5 @@
-//! `revert`, `reset` and `merge`: undo a commit, go back to a moment, merge a branch.
+//! `revert`, `reset`, `merge` and `cherry-pick`: undo a commit, go back to a moment, merge a
+//! branch, apply one commit to a branch.
 
 use std::path::PathBuf;
 
@@ -102,6 +103,47 @@ pub(crate) struct Merge {
     /// Rule for the keys of a keyspace that both branches changed
     #[arg(long = "rule", value_name = "KEYSPACE=RULE", value_parser = parse_rule)]
     pub(crate) rules: Vec<(String, Rule)>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Each key that the commit changed, on whatever branch, gets the value that the commit gave it, in \
+one new commit on the branch --into. A key that has another value there than it had before the \
+commit is a conflict. If there is one, nothing is written, the exit code is 1, and every conflict \
+is printed with the sizes of the values before the commit (base), on the branch (ours) and after \
+the commit (theirs). --rule decides instead, as for `plimsoll merge`.
+
+The new commit has the metadata of the old one, with a note of its GLSN. The command prints the \
+GLSN of the new commit once it is durable; nothing if there was nothing to change. With --preview, \
+prints what would be done, one key per line: put, delete or conflict, keyspace, key. --json prints \
+one object per key, as `plimsoll revert` does. Keyspaces that hold the bookkeeping of commands \
+(plimsoll.import) are left out.
+
+Examples:
+  plimsoll cherry-pick demo.plimsoll 120 --preview
+  plimsoll cherry-pick demo.plimsoll 120 --into release
+  plimsoll cherry-pick demo.plimsoll 120 --into release --rule default=theirs")]
+pub(crate) struct CherryPick {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Commit: its GLSN, newest, or commit:ID of an imported Git commit
+    #[arg(value_parser = parse_commit)]
+    pub(crate) commit: At,
+    /// Branch that is changed
+    #[arg(long, value_name = "BRANCH", default_value = "main")]
+    pub(crate) into: String,
+    /// Print what would be done, and write nothing
+    #[arg(long)]
+    pub(crate) preview: bool,
+    /// Rule for the keys of a keyspace that are a conflict otherwise
+    #[arg(long = "rule", value_name = "KEYSPACE=RULE", value_parser = parse_rule)]
+    pub(crate) rules: Vec<(String, Rule)>,
+    /// Apply only the changes in this keyspace; may be repeated [default: all]
+    #[arg(long = "keyspace", value_name = "NAME")]
+    pub(crate) keyspaces: Vec<String>,
+    /// Leave out the changes in this keyspace; may be repeated
+    #[arg(long = "except", value_name = "NAME")]
+    pub(crate) excluded: Vec<String>,
 }
 
 #[derive(Args, Debug)]

@@ -56,7 +56,7 @@ fn conflicts_are_printed_and_nothing_is_written() {
     for arguments in [&["revert", &store, "2"][..], &["revert", &store, "2", "--preview"]] {
         assert_eq!(run(arguments).fails(1, &[]).text(), conflict);
     }
-    run(&["revert", &store, "2"]).fails(1, &["1 conflict", "GLSN 2", "--rule KEYSPACE=ours"]);
+    run(&["revert", &store, "2"]).fails(1, &["1 conflict", "GLSN 2", "--rule KEYSPACE=RULE"]);
     let object = run(&["revert", &store, "2", "--json"]).fails(1, &[]).json();
     let wanted = json!({
         "action": "conflict", "keyspace": "default", "key": "a",

@@ -535,6 +535,11 @@ impl Branches {
         known.ancestry(id).ok_or_else(damaged_branch)
     }
 
+    /// Which chains the branch with this chain reads; `None` if it was deleted.
+    pub(crate) fn ancestry(&self, id: u32) -> Option<Ancestry> {
+        self.known().ancestry(id)
+    }
+
     /// The name of the branch with this chain; the id if the branch was deleted.
     pub(crate) fn name_of(&self, id: u32) -> Arc<str> {
         let known = self.known();

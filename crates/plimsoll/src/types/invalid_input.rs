@@ -487,10 +487,7 @@ pub enum InvalidInput {
     )]
     UpdateUsesStore,
     /// There is no commit with this GLSN.
-    #[error(
-        "GLSN {glsn} is not a commit, so it cannot be reverted; Log::commits (`plimsoll log`) \
-         lists the commits"
-    )]
+    #[error("GLSN {glsn} is not a commit; Log::commits (`plimsoll log`) lists the commits")]
     NotACommit {
         /// The GLSN.
         glsn: Glsn,
@@ -522,6 +519,24 @@ pub enum InvalidInput {
          Log::drop_cursor, Db::delete_tag or Db::delete_branch"
     )]
     NothingToRevert {
+        /// The commit.
+        glsn: Glsn,
+    },
+    /// The commit changed no keys, so there is nothing to apply to another branch.
+    #[error(
+        "GLSN {glsn} changed no keys, only keyspaces, cursors, tags or branches, so it cannot be \
+         cherry-picked"
+    )]
+    NothingToPick {
+        /// The commit.
+        glsn: Glsn,
+    },
+    /// The states before and after the commit cannot be read, because its branch was deleted.
+    #[error(
+        "GLSN {glsn} is a commit on a branch that was deleted, so it cannot be cherry-picked; if \
+         the branch was merged, cherry-pick the commit of the merge"
+    )]
+    BranchOfCommitDeleted {
         /// The commit.
         glsn: Glsn,
     },

@@ -19,6 +19,7 @@ mod branch_registry;
 mod branches;
 mod change_feed;
 mod checkpoints;
+mod cherry_picks;
 mod closing;
 mod compression;
 mod cursors;
