@@ -10,6 +10,7 @@ mod expiry;
 #[cfg(feature = "replay")]
 mod replay;
 mod scripts;
+mod state_hash;
 mod tags;
 mod undo;
 mod updates;
@@ -44,6 +45,7 @@ pub(crate) use self::expiry::{Expire, Persist, Ttl};
 #[cfg(feature = "replay")]
 pub(crate) use self::replay::Replay;
 pub(crate) use self::scripts::{Batch, Shell};
+pub(crate) use self::state_hash::StateHash;
 pub(crate) use self::tags::{Tag, TagCreate, TagDelete};
 pub(crate) use self::undo::{CherryPick, Merge, Reset, Revert, Rule};
 pub(crate) use self::updates::{Add, Append, Cas};
@@ -222,6 +224,8 @@ pub(crate) enum Command {
     Watch(Watch),
     /// Show what is in a store, and how memory and disk are used
     Stat(Stat),
+    /// Print a hash of all keys and values, to compare states
+    StateHash(StateHash),
     /// Read and check every byte of a store or of an archive
     Verify(Verify),
     /// Make a consistent copy of a store, also while it is in use

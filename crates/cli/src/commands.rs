@@ -29,6 +29,7 @@ mod scan;
 mod shell;
 mod shown_change;
 mod stat;
+mod state_hash;
 pub(crate) mod tag;
 mod trim;
 mod undo;
@@ -73,6 +74,7 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::Log(args) => log::run(globals, args, output),
         Command::Watch(args) => watch::run(globals, args, output),
         Command::Stat(args) => stat::run(globals, &args, output),
+        Command::StateHash(args) => state_hash::run(globals, &args, output),
         Command::Verify(args) => verify::run(globals, &args, output),
         Command::Backup(args) => backup::run(globals, &args, output),
         Command::Archive(args) => archive::run(globals, &args, output),

@@ -65,6 +65,7 @@ pub use api::log_hold::LogHold;
 pub use api::sizes::KeyspaceSize;
 pub use api::skip::Skipped;
 pub use api::snapshot::{Moment, Snapshot};
+pub use api::state_hash::StateHash;
 pub use merge::branches::BranchMerge;
 pub use merge::driver::MergeOutcome;
 pub use merge::pick::CherryPick;

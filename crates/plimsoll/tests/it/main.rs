@@ -71,6 +71,7 @@ mod recover_stale;
 mod resident;
 mod revert;
 mod revert_cases;
+mod state_hashes;
 mod tags;
 mod tickets;
 mod tidy;
