@@ -9,9 +9,10 @@ use crate::args::AtMoment;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Prints 64 hexadecimal digits: BLAKE3 over all keys and values of all keyspaces, and when the \
-values expire. Two states have the same hash if and only if these are the same, whatever their histories: \
-use it to compare a store with its copy, a restored dump, or a branch with the one it was merged \
-into. Settings of keyspaces, and keyspaces without keys, do not count. Reads every key and value.
+values expire. Two states have the same hash if and only if these are the same, whatever their \
+histories: use it to compare a store with its copy, a restored dump, or a branch with the one it \
+was merged into. Settings of keyspaces, and keyspaces without keys, do not count. Reads every key \
+and value.
 
 Examples:
   plimsoll state-hash demo.plimsoll

@@ -174,7 +174,7 @@ fn a_new_store_is_created_with_branch_main_only() {
     let folder = Folder::new();
     let store = folder.at("store");
     let create =
-        |branch| run_with_input(&["shell", &store, "--create", "--branch", branch], "put a 1");
+        |branch| run_with_input(&["shell", &store, "--create", "--branch", branch], b"put a 1");
     create("draft").fails(3, &[]);
     assert!(!std::path::Path::new(&store).exists());
     create("main").ok();

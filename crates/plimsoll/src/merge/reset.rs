@@ -42,10 +42,10 @@ pub struct Reset {
 }
 
 impl Db {
-    /// Makes main equal to what it was at an earlier moment, by one commit; the history stays, and a
-    /// reset to the moment before it undoes it. Other branches stay as they are:
-    /// [`Branch::reset_to`] resets them. Keys that have the same value at both moments
-    /// are not written. Commits of other transactions during the reset are either undone by it or
+    /// Makes main equal to what it was at an earlier moment, by one commit; the history stays, and
+    /// a reset to the moment before it undoes it. Other branches stay as they are:
+    /// [`Branch::reset_to`] resets them. Keys that have the same value at both moments are not
+    /// written. Commits of other transactions during the reset are either undone by it or
     /// come after it.
     ///
     /// The metadata of the new commit is `reset to GLSN n`.
@@ -87,7 +87,8 @@ impl Branch {
     /// draft.put(&notes, "a", "two")?;
     /// draft.put(&notes, "b", "three")?;
     /// draft.reset_to(before).run()?;
-    /// assert_eq!((draft.len(&notes)?, draft.get(&notes, "a")?.unwrap().to_vec()), (1, b"one".into()));
+    /// assert_eq!(draft.get(&notes, "a")?.unwrap(), b"one");
+    /// assert_eq!(draft.len(&notes)?, 1);
     /// # Ok(())
     /// # }
     /// ```
@@ -121,8 +122,8 @@ impl Reset {
     /// Runs the reset; returns the GLSN of its commit, or `None` if there was nothing to change.
     ///
     /// # Errors
-    /// The errors of [`Branch::snapshot_at`]; [`crate::Error::Trimmed`] if a keyspace no longer retains
-    /// the moment; [`crate::InvalidInput::KeyspaceGone`]; the errors of
+    /// The errors of [`Branch::snapshot_at`]; [`crate::Error::Trimmed`] if a keyspace no longer
+    /// retains the moment; [`crate::InvalidInput::KeyspaceGone`]; the errors of
     /// [`Transaction::commit`](crate::Transaction::commit), [`crate::Error::Conflict`] only after
     /// 32 attempts in a row. Nothing is written then.
     pub fn run(&self) -> Result<Option<Glsn>> {

@@ -1,3 +1,5 @@
+//! Merges of JSON, by examples and against a model.
+
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
