@@ -74,7 +74,7 @@ _P = ParamSpec("_P")
 
 _Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 _Size: TypeAlias = int | str
-_RuleName: TypeAlias = Literal["conflict", "ours", "theirs", "counter", "text"]
+_RuleName: TypeAlias = Literal["conflict", "ours", "theirs", "newest", "counter", "text", "json", "json-set"]
 # The key, and its values in base, ours and theirs; returns a value, None to delete the key, or NotImplemented for a
 # conflict, which type checkers accept from any function.
 _RuleFunction: TypeAlias = Callable[[bytes, bytes | None, bytes | None, bytes | None], Buffer | None]
@@ -319,6 +319,25 @@ class Db(LiveMapping):
         into: str | Branch | None = None,
         rules: _Rules | None = None,
     ) -> MergeSteps: ...
+    def cherry_pick(
+        self,
+        glsn: int,
+        into: str | Branch | None = None,
+        rules: _Rules | None = None,
+        *,
+        keyspaces: Iterable[str | Keyspace] | None = None,
+        exclude: Iterable[str | Keyspace] | None = None,
+        metadata: Buffer | None = None,
+    ) -> int | None: ...
+    def preview_cherry_pick(
+        self,
+        glsn: int,
+        into: str | Branch | None = None,
+        rules: _Rules | None = None,
+        *,
+        keyspaces: Iterable[str | Keyspace] | None = None,
+        exclude: Iterable[str | Keyspace] | None = None,
+    ) -> MergeSteps: ...
     def preview_revert(
         self,
         glsn: int,
@@ -388,6 +407,33 @@ class Branch(BranchMapping):
     ) -> _T: ...
     def snapshot(self) -> Snapshot: ...
     def at(self, moment: int | datetime | str) -> Snapshot: ...
+    def revert(
+        self,
+        glsn: int,
+        rules: _Rules | None = None,
+        *,
+        keyspaces: Iterable[str | Keyspace] | None = None,
+        exclude: Iterable[str | Keyspace] | None = None,
+        metadata: Buffer | None = None,
+    ) -> int | None: ...
+    def preview_revert(
+        self,
+        glsn: int,
+        rules: _Rules | None = None,
+        *,
+        keyspaces: Iterable[str | Keyspace] | None = None,
+        exclude: Iterable[str | Keyspace] | None = None,
+    ) -> MergeSteps: ...
+    def reset_to(
+        self,
+        moment: int | datetime | str,
+        keyspaces: Iterable[str | Keyspace] | None = None,
+        *,
+        metadata: Buffer | None = None,
+    ) -> int | None: ...
+    def preview_reset(
+        self, moment: int | datetime | str, keyspaces: Iterable[str | Keyspace] | None = None
+    ) -> MergeSteps: ...
 
 @final
 class BranchInfo:
@@ -433,6 +479,7 @@ class Snapshot(ReadMapping):
     @property
     def time(self) -> datetime | None: ...
     def keyspace(self, name: str) -> ReadMapping: ...
+    def state_hash(self) -> str: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(

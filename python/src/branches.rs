@@ -10,6 +10,7 @@ use pyo3::types::{PyAny, PyDict, PyTuple};
 use crate::bytes_like::BytesLike;
 use crate::errors::OrRaise;
 use crate::keyspace::{Keyspace, handle};
+use crate::merge::{self, MergeSteps, Revert};
 use crate::moments::{When as Given, to_datetime};
 use crate::place::{OnBranch, Place, When};
 use crate::snapshot::Snapshot;
@@ -208,6 +209,89 @@ impl Branch {
         let moment: Moment = moment.of(py, self.store.db()?)?;
         let snapshot = py.detach(|| branch.snapshot_at(moment)).or_raise()?;
         Snapshot::new(py, &self.store, snapshot)
+    }
+
+    /// Undoes what a commit did, by a new commit on the branch: see `Db.revert`. The commit was made
+    /// on this branch, or before the fork on the one that it left.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> inherited = db.put(b"tea", b"3.10")
+    /// >>> draft = db.create_branch("draft")
+    /// >>> wrong = draft.put(b"tea", b"31")
+    /// >>> undone = draft.revert(wrong)
+    /// >>> draft[b"tea"]
+    /// b'3.10'
+    #[pyo3(signature = (glsn, rules = None, *, keyspaces = None, exclude = None, metadata = None))]
+    fn revert(
+        &self,
+        py: Python<'_>,
+        glsn: u64,
+        rules: Option<&Bound<'_, PyDict>>,
+        keyspaces: Option<&Bound<'_, PyAny>>,
+        exclude: Option<&Bound<'_, PyAny>>,
+        metadata: Option<BytesLike<'_>>,
+    ) -> PyResult<Option<u64>> {
+        let branch = self.on.get()?;
+        Revert::new(py, &self.store, branch, glsn, rules, [keyspaces, exclude])?.run(py, metadata)
+    }
+
+    /// The steps that `revert` would take now, key by key; writes nothing.
+    ///
+    /// >>> draft = plimsoll.in_memory().create_branch("draft")
+    /// >>> wrong = draft.put(b"tea", b"31")
+    /// >>> [(step.action, step.key) for step in draft.preview_revert(wrong)]
+    /// [('delete', b'tea')]
+    #[pyo3(signature = (glsn, rules = None, *, keyspaces = None, exclude = None))]
+    fn preview_revert(
+        &self,
+        py: Python<'_>,
+        glsn: u64,
+        rules: Option<&Bound<'_, PyDict>>,
+        keyspaces: Option<&Bound<'_, PyAny>>,
+        exclude: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<MergeSteps> {
+        let branch = self.on.get()?;
+        Revert::new(py, &self.store, branch, glsn, rules, [keyspaces, exclude])?.preview(py)
+    }
+
+    /// Makes the branch equal to what it was at an earlier moment, by a new commit on it: see
+    /// `Db.reset_to`.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> before = db.put(b"tea", b"3.10")
+    /// >>> draft = db.create_branch("draft")
+    /// >>> draft[b"tea"], draft[b"cocoa"] = b"31", b"50"
+    /// >>> draft.reset_to(before) == db.newest, dict(draft)
+    /// (True, {b'tea': b'3.10'})
+    #[pyo3(signature = (moment, keyspaces = None, *, metadata = None))]
+    fn reset_to(
+        &self,
+        py: Python<'_>,
+        moment: Given,
+        keyspaces: Option<&Bound<'_, PyAny>>,
+        metadata: Option<BytesLike<'_>>,
+    ) -> PyResult<Option<u64>> {
+        let moment = moment.of(py, self.store.db()?)?;
+        let reset = merge::reset(py, &self.store, self.on.get()?, moment, keyspaces)?;
+        merge::run_reset(py, reset, metadata)
+    }
+
+    /// The steps that `reset_to` would take now, key by key; writes nothing.
+    ///
+    /// >>> draft = plimsoll.in_memory().create_branch("draft")
+    /// >>> draft[b"tea"] = b"3.10"
+    /// >>> [(step.action, step.key) for step in draft.preview_reset(0)]
+    /// [('delete', b'tea')]
+    #[pyo3(signature = (moment, keyspaces = None))]
+    fn preview_reset(
+        &self,
+        py: Python<'_>,
+        moment: Given,
+        keyspaces: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<MergeSteps> {
+        let moment = moment.of(py, self.store.db()?)?;
+        let reset = merge::reset(py, &self.store, self.on.get()?, moment, keyspaces)?;
+        merge::preview_reset(py, reset)
     }
 
     fn __repr__(&self) -> PyResult<String> {

@@ -18,7 +18,7 @@ use crate::keyspace::{Keyspace, existing};
 use crate::live_mapping::{self, LiveMapping, init};
 use crate::log::Log;
 use crate::members::MemberInfo;
-use crate::merge::{self, BranchMerge, MergeSteps, Raised, Revert};
+use crate::merge::{self, BranchMerge, CherryPick, MergeSteps, Revert};
 use crate::moments::When;
 use crate::options::{Compresses, Folder, Keeps, Size, retention_to_python};
 use crate::place::Place;
@@ -442,6 +442,60 @@ impl Db {
         BranchMerge::new(py, store, [&from, &into], rules)?.preview(py)
     }
 
+    /// Applies the changes of one commit, of any branch, to main, or to the branch `into` (a
+    /// `Branch` or its name), by a new commit. Returns its GLSN, or `None` if there was nothing to
+    /// change. A key that has another value there than it had before the commit is a conflict:
+    /// `MergeConflicts` is raised, and nothing is written, unless `rules` has a rule for its
+    /// keyspace (see `revert`), where `theirs` is the value after the commit. The new commit has
+    /// the metadata of the old one with a note of its GLSN.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> draft = db.create_branch("draft")
+    /// >>> draft[b"cocoa"] = b"4.00"
+    /// >>> wanted = draft.put(b"tea", b"2.50")
+    /// >>> picked = db.cherry_pick(wanted)
+    /// >>> dict(db), db.log.commit(picked).metadata == b"cherry-pick of GLSN %d" % wanted
+    /// ({b'tea': b'2.50'}, True)
+    ///
+    /// `keyspaces` limits it to some keyspaces, and `exclude` leaves some out.
+    #[pyo3(signature = (
+        glsn, into = None, rules = None, *, keyspaces = None, exclude = None, metadata = None
+    ))]
+    #[allow(clippy::too_many_arguments, reason = "each is an argument of the method")]
+    fn cherry_pick(
+        this: PyRef<'_, Self>,
+        glsn: u64,
+        into: Option<&Bound<'_, PyAny>>,
+        rules: Option<&Bound<'_, PyDict>>,
+        keyspaces: Option<&Bound<'_, PyAny>>,
+        exclude: Option<&Bound<'_, PyAny>>,
+        metadata: Option<BytesLike<'_>>,
+    ) -> PyResult<Option<u64>> {
+        let (py, store) = (this.py(), store(&this));
+        let into = branches::given(py, store, into)?;
+        CherryPick::new(py, store, &into, glsn, rules, [keyspaces, exclude])?.run(py, metadata)
+    }
+
+    /// The steps that `cherry_pick` would take now, key by key; writes nothing.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> wanted = db.create_branch("draft").put(b"tea", b"2.50")
+    /// >>> [(step.action, step.key) for step in db.preview_cherry_pick(wanted)]
+    /// [('put', b'tea')]
+    #[pyo3(signature = (glsn, into = None, rules = None, *, keyspaces = None, exclude = None))]
+    fn preview_cherry_pick(
+        this: PyRef<'_, Self>,
+        glsn: u64,
+        into: Option<&Bound<'_, PyAny>>,
+        rules: Option<&Bound<'_, PyDict>>,
+        keyspaces: Option<&Bound<'_, PyAny>>,
+        exclude: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<MergeSteps> {
+        let (py, store) = (this.py(), store(&this));
+        let into = branches::given(py, store, into)?;
+        CherryPick::new(py, store, &into, glsn, rules, [keyspaces, exclude])?.preview(py)
+    }
+
     /// Gives a branch another name. Objects of it continue.
     ///
     /// >>> db = plimsoll.in_memory()
@@ -467,7 +521,9 @@ impl Db {
     /// value. If a key was changed again since, `MergeConflicts` is raised and nothing is written,
     /// unless `rules` has a rule for the keyspace: "ours" keeps the newest value, "theirs" puts the
     /// earlier one back, "counter" subtracts what the commit added (`add`), "text" undoes the lines
-    /// that the commit changed.
+    /// that the commit changed, "json" the fields of JSON objects, "json-set" the elements of JSON
+    /// arrays that stand for sets. In `merge` and `cherry_pick`, "newest" takes the value or
+    /// deletion that was committed last.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db[b"tea"] = b"3.10"
@@ -502,7 +558,8 @@ impl Db {
         metadata: Option<BytesLike<'_>>,
     ) -> PyResult<Option<u64>> {
         let (py, store) = (this.py(), store(&this));
-        Revert::new(py, store, glsn, rules, [keyspaces, exclude])?.run(py, metadata)
+        Revert::new(py, store, &store.db()?.main(), glsn, rules, [keyspaces, exclude])?
+            .run(py, metadata)
     }
 
     /// The steps that `revert` would take now, key by key; writes nothing.
@@ -520,7 +577,7 @@ impl Db {
         exclude: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<MergeSteps> {
         let (py, store) = (this.py(), store(&this));
-        Revert::new(py, store, glsn, rules, [keyspaces, exclude])?.preview(py)
+        Revert::new(py, store, &store.db()?.main(), glsn, rules, [keyspaces, exclude])?.preview(py)
     }
 
     /// Makes all keys equal to what they were at an earlier moment (a GLSN, a `datetime` or a tag),
@@ -544,11 +601,8 @@ impl Db {
     ) -> PyResult<Option<u64>> {
         let (py, store) = (this.py(), store(&this));
         let moment = moment.of(py, store.db()?)?;
-        let mut reset = merge::reset(py, store, moment, keyspaces)?;
-        if let Some(metadata) = metadata {
-            reset = reset.metadata(metadata.get());
-        }
-        Ok(py.detach(|| reset.run()).or_raise()?.map(|glsn| glsn.0))
+        let reset = merge::reset(py, store, &store.db()?.main(), moment, keyspaces)?;
+        merge::run_reset(py, reset, metadata)
     }
 
     /// The steps that `reset_to` would take now, key by key; writes nothing.
@@ -565,9 +619,8 @@ impl Db {
     ) -> PyResult<MergeSteps> {
         let (py, store) = (this.py(), store(&this));
         let moment = moment.of(py, store.db()?)?;
-        let reset = merge::reset(py, store, moment, keyspaces)?;
-        let steps = py.detach(|| reset.preview()).or_raise()?;
-        Ok(MergeSteps::new(steps, Raised::default()))
+        let reset = merge::reset(py, store, &store.db()?.main(), moment, keyspaces)?;
+        merge::preview_reset(py, reset)
     }
 
     /// The log: all commits in their order, and user-defined streams.

@@ -1,4 +1,4 @@
-//! Reverts, resets, merges of branches, and their conflicts.
+//! Reverts, resets, merges of branches, cherry-picks, and their conflicts.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -41,12 +41,13 @@ impl Revert {
     pub(crate) fn new(
         py: Python<'_>,
         store: &Arc<Store>,
+        branch: &plimsoll::Branch,
         glsn: u64,
         rules: Option<&Bound<'_, PyDict>>,
         [keyspaces, exclude]: [Option<&Bound<'_, PyAny>>; 2],
     ) -> PyResult<Self> {
         let raised = Raised::default();
-        let mut revert = store.db()?.revert(Glsn(glsn));
+        let mut revert = branch.revert(Glsn(glsn));
         for keyspace in wanted(py, store, keyspaces)? {
             revert = revert.keyspace(&keyspace);
         }
@@ -123,6 +124,57 @@ impl BranchMerge {
     }
 }
 
+/// A cherry-pick with its rules.
+pub(crate) struct CherryPick {
+    pick: plimsoll::CherryPick,
+    raised: Raised,
+}
+
+impl CherryPick {
+    /// The other arguments as for [`Revert::new`].
+    pub(crate) fn new(
+        py: Python<'_>,
+        store: &Arc<Store>,
+        into: &plimsoll::Branch,
+        glsn: u64,
+        rules: Option<&Bound<'_, PyDict>>,
+        [keyspaces, exclude]: [Option<&Bound<'_, PyAny>>; 2],
+    ) -> PyResult<Self> {
+        let raised = Raised::default();
+        let mut pick = store.db()?.cherry_pick(Glsn(glsn)).into(into);
+        for keyspace in wanted(py, store, keyspaces)? {
+            pick = pick.keyspace(&keyspace);
+        }
+        for keyspace in listed(py, store, "exclude", exclude)? {
+            pick = pick.except(&keyspace);
+        }
+        for (keyspace, rule) in rules.into_iter().flatten() {
+            let keyspace = existing(py, store, &keyspace)?;
+            pick = pick.rule(&keyspace, rule_of(&rule, &raised)?);
+        }
+        Ok(Self { pick, raised })
+    }
+
+    /// Runs it; returns the GLSN of its commit, or `None` if there was nothing to change.
+    pub(crate) fn run(
+        self,
+        py: Python<'_>,
+        metadata: Option<BytesLike<'_>>,
+    ) -> PyResult<Option<u64>> {
+        let Self { mut pick, raised } = self;
+        if let Some(metadata) = metadata {
+            pick = pick.metadata(metadata.get());
+        }
+        let outcome = py.detach(|| pick.run());
+        merged(py, outcome, raised)
+    }
+
+    pub(crate) fn preview(self, py: Python<'_>) -> PyResult<MergeSteps> {
+        let steps = py.detach(|| self.pick.preview()).or_raise()?;
+        Ok(MergeSteps::new(steps, self.raised))
+    }
+}
+
 /// The GLSN of a merge's commit; `None` if there was nothing to change.
 fn merged(
     py: Python<'_>,
@@ -139,14 +191,32 @@ fn merged(
     }
 }
 
-/// A reset of all keyspaces, or of some.
+/// Runs a reset; returns the GLSN of its commit, or `None` if there was nothing to change.
+pub(crate) fn run_reset(
+    py: Python<'_>,
+    mut reset: plimsoll::Reset,
+    metadata: Option<BytesLike<'_>>,
+) -> PyResult<Option<u64>> {
+    if let Some(metadata) = metadata {
+        reset = reset.metadata(metadata.get());
+    }
+    Ok(py.detach(|| reset.run()).or_raise()?.map(|glsn| glsn.0))
+}
+
+pub(crate) fn preview_reset(py: Python<'_>, reset: plimsoll::Reset) -> PyResult<MergeSteps> {
+    let steps = py.detach(|| reset.preview()).or_raise()?;
+    Ok(MergeSteps::new(steps, Raised::default()))
+}
+
+/// A reset of all keyspaces of a branch, or of some.
 pub(crate) fn reset(
     py: Python<'_>,
     store: &Arc<Store>,
+    branch: &plimsoll::Branch,
     moment: plimsoll::Moment,
     keyspaces: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<plimsoll::Reset> {
-    let mut reset = store.db()?.reset_to(moment);
+    let mut reset = branch.reset_to(moment);
     for keyspace in wanted(py, store, keyspaces)? {
         reset = reset.keyspace(&keyspace);
     }
@@ -194,10 +264,13 @@ fn rule_of(rule: &Bound<'_, PyAny>, raised: &Raised) -> PyResult<MergeRule> {
         "theirs" => MergeRule::Theirs,
         "counter" => MergeRule::Counter,
         "text" => MergeRule::Text,
+        "newest" => MergeRule::Newest,
+        "json" => MergeRule::Json,
+        "json-set" => MergeRule::JsonSet,
         other => {
             return Err(PyValueError::new_err(format!(
-                "a rule is 'conflict', 'ours', 'theirs', 'counter', 'text' or a function, not \
-                 {other:?}"
+                "a rule is 'conflict', 'ours', 'theirs', 'newest', 'counter', 'text', 'json', \
+                 'json-set' or a function, not {other:?}"
             )));
         }
     })

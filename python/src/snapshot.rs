@@ -1,10 +1,12 @@
 //! The store as of a moment.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+use crate::calls::interruptible;
 use crate::errors::{OrRaise, no_keyspace};
 use crate::moments::to_datetime_if_any;
 use crate::place::{OpenSnapshot, Place, When};
@@ -71,6 +73,26 @@ impl Snapshot {
         let keyspace =
             py.detach(|| snapshot.keyspace(name)).or_raise()?.ok_or_else(|| no_keyspace(name))?;
         Py::new(py, ReadMapping { place: this.as_super().place.in_keyspace(keyspace) })
+    }
+
+    /// A hash of all keys and values of all keyspaces, and when the values expire: 64 hexadecimal
+    /// digits. Two states, also of different stores or branches, have the same hash if and only if
+    /// these are the same, whatever their histories. Settings of keyspaces, and keyspaces without
+    /// keys, do not count. Ctrl-C ends it.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db[b"a"] = b"1"
+    /// >>> draft = db.create_branch("draft")
+    /// >>> draft.snapshot().state_hash() == db.snapshot().state_hash()
+    /// True
+    fn state_hash(&self, py: Python<'_>) -> PyResult<String> {
+        let snapshot = self.open.get(py)?;
+        let flag = Arc::new(AtomicBool::new(false));
+        let cancel = Arc::clone(&flag);
+        let hash = interruptible(py, move || snapshot.state_hash_unless(cancel));
+        // After an exception of a signal handler, the work need not go on.
+        flag.store(true, Ordering::Relaxed);
+        Ok(hash?.or_raise()?.to_string())
     }
 
     /// Releases the moment, so that versions visible only to it may be dropped.

@@ -198,3 +198,32 @@ def test_a_branch_outlives_the_object_of_its_store(tmp_path: Path) -> None:
     del draft
     with plimsoll.open(tmp_path / "store", memory="16MiB") as db:
         assert db.branch("draft")[b"a"] == b"1"
+
+
+def test_a_branch_is_reverted_and_reset(db: plimsoll.Db) -> None:
+    db[b"a"] = b"1"
+    before = db.newest
+    draft = db.create_branch("draft")
+    wrong = draft.put_many({b"a": b"2", b"b": b"3"})
+    db[b"a"] = b"main"
+    on_main = db.newest
+    assert sorted(step.key for step in draft.preview_revert(wrong)) == [b"a", b"b"]
+    undone = draft.revert(wrong, metadata=b"why")
+    assert db.log.commit(undone).metadata == b"why"
+    assert dict(draft) == {b"a": b"1"} and draft.revert(wrong) is None
+    draft[b"a"], draft.keyspace("other")[b"k"] = b"4", b"5"
+    with pytest.raises(plimsoll.MergeConflicts):
+        draft.revert(wrong)
+    draft.revert(wrong, {"default": lambda key, base, ours, theirs: theirs})
+    assert dict(draft) == {b"a": b"1"}
+    assert draft.reset_to(wrong, ["default"]) == db.newest
+    assert dict(draft) == {b"a": b"2", b"b": b"3"} and dict(draft.keyspace("other"))
+    assert [step.action for step in draft.preview_reset(before, ["default"])] == ["put", "delete"]
+    draft.reset_to(before)
+    assert dict(draft) == {b"a": b"1"} and not dict(draft.keyspace("other"))
+    assert dict(db) == {b"a": b"main"}
+    with pytest.raises(plimsoll.InvalidInput, match='on branch "draft"'):
+        db.revert(wrong)
+    with pytest.raises(plimsoll.InvalidInput, match='on branch "main"'):
+        draft.revert(on_main)
+    assert db.main.reset_to(before) is not None and dict(db) == {b"a": b"1"}

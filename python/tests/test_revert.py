@@ -151,8 +151,8 @@ def test_bad_input(db: plimsoll.Db, tmp_path: Path) -> None:
     db.keyspace("cats")
     with pytest.raises(plimsoll.InvalidInput, match=r"changed no keys.*Db.drop_keyspace"):
         db.revert(db.newest)
-    with pytest.raises(ValueError, match='not "newest"'):
-        db.revert(glsn, {"default": "newest"})
+    with pytest.raises(ValueError, match='not "latest"'):
+        db.revert(glsn, {"default": "latest"})
     with pytest.raises(TypeError, match="name of a rule"):
         db.revert(glsn, {"default": 1})
     with pytest.raises(plimsoll.NoKeyspace):

@@ -10,6 +10,7 @@ mod expiry;
 #[cfg(feature = "replay")]
 mod replay;
 mod scripts;
+mod state_hash;
 mod tags;
 mod undo;
 mod updates;
@@ -44,8 +45,9 @@ pub(crate) use self::expiry::{Expire, Persist, Ttl};
 #[cfg(feature = "replay")]
 pub(crate) use self::replay::Replay;
 pub(crate) use self::scripts::{Batch, Shell};
+pub(crate) use self::state_hash::StateHash;
 pub(crate) use self::tags::{Tag, TagCreate, TagDelete};
-pub(crate) use self::undo::{Merge, Reset, Revert, Rule};
+pub(crate) use self::undo::{CherryPick, Merge, Reset, Revert, Rule};
 pub(crate) use self::updates::{Add, Append, Cas};
 pub(crate) use self::upkeep::{
     Compact, Count as CountKeys, Keyspace, KeyspaceCompression, KeyspaceCreate, KeyspaceDrop,
@@ -203,6 +205,8 @@ pub(crate) enum Command {
     Branch(Branch),
     /// Merge a branch into another one, by one commit
     Merge(Merge),
+    /// Apply the changes of one commit to a branch, by a new commit
+    CherryPick(CherryPick),
     /// List, create and delete tags: named moments that stay readable
     #[command(subcommand)]
     Tag(Tag),
@@ -220,6 +224,8 @@ pub(crate) enum Command {
     Watch(Watch),
     /// Show what is in a store, and how memory and disk are used
     Stat(Stat),
+    /// Print a hash of all keys and values, to compare states
+    StateHash(StateHash),
     /// Read and check every byte of a store or of an archive
     Verify(Verify),
     /// Make a consistent copy of a store, also while it is in use

@@ -29,6 +29,7 @@ mod scan;
 mod shell;
 mod shown_change;
 mod stat;
+mod state_hash;
 pub(crate) mod tag;
 mod trim;
 mod undo;
@@ -67,11 +68,13 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::History(args) => history::run(globals, args, output),
         Command::Diff(args) => diff::run(globals, args, output),
         Command::Merge(args) => undo::merge(globals, &args, output),
+        Command::CherryPick(args) => undo::cherry_pick(globals, &args, output),
         Command::Revert(args) => undo::revert(globals, &args, output),
         Command::Reset(args) => undo::reset(globals, &args, output),
         Command::Log(args) => log::run(globals, args, output),
         Command::Watch(args) => watch::run(globals, args, output),
         Command::Stat(args) => stat::run(globals, &args, output),
+        Command::StateHash(args) => state_hash::run(globals, &args, output),
         Command::Verify(args) => verify::run(globals, &args, output),
         Command::Backup(args) => backup::run(globals, &args, output),
         Command::Archive(args) => archive::run(globals, &args, output),

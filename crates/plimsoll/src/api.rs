@@ -17,5 +17,6 @@ pub(crate) mod log_hold;
 pub(crate) mod sizes;
 pub(crate) mod skip;
 pub(crate) mod snapshot;
+pub(crate) mod state_hash;
 mod tags;
 pub(crate) mod updates;

@@ -13,6 +13,8 @@
 //! - [`Db::history`] and [`Db::diff`] list what changed; [`Log::commits`] and [`Db::watch`] are the
 //!   change feed; [`Db::log`] also carries streams of the user's own.
 //! - [`Db::revert`] undoes a commit, and [`Db::reset_to`] goes back to a moment, by a new commit.
+//! - [`Db::create_branch`] begins a line of history of its own; [`Db::merge`] merges one into
+//!   another, and [`Db::cherry_pick`] applies one commit of it.
 //! - [`Db::verify`], [`Db::backup`] and [`Db::recover`] check, copy and rescue a store.
 //!
 //! Keys have up to 4 KiB and compare as bytes, values up to 1 GiB. Every type can be sent to and
@@ -63,8 +65,10 @@ pub use api::log_hold::LogHold;
 pub use api::sizes::KeyspaceSize;
 pub use api::skip::Skipped;
 pub use api::snapshot::{Moment, Snapshot};
+pub use api::state_hash::StateHash;
 pub use merge::branches::BranchMerge;
 pub use merge::driver::MergeOutcome;
+pub use merge::pick::CherryPick;
 pub use merge::reset::Reset;
 pub use merge::revert::Revert;
 pub use merge::rule::{MergeDecision, MergeFunction, MergeInput, MergeRule};

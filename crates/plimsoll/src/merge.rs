@@ -1,5 +1,5 @@
-//! Three-way merges of states: a branch is merged, a commit is reverted, the store is reset to an
-//! earlier moment.
+//! Three-way merges of states: a branch is merged, a commit is reverted or applied to another
+//! branch, a branch is reset to an earlier moment.
 //!
 //! A merge compares, key by key, a base state with two others, ours and theirs. A key that only one
 //! side changed gets that side's value; for a key that both changed, the keyspace's [`MergeRule`]
@@ -15,7 +15,9 @@ mod bases;
 pub(crate) mod branches;
 pub(crate) mod driver;
 mod graph;
+mod json;
 pub(crate) mod keys;
+pub(crate) mod pick;
 pub(crate) mod reset;
 pub(crate) mod revert;
 pub(crate) mod rule;

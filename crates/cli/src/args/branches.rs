@@ -20,9 +20,14 @@ impl OnBranch {
         self.branch.as_deref()
     }
 
+    /// Whether it is branch main, also by its name.
+    pub(crate) fn is_main(&self) -> bool {
+        self.name().is_none_or(|name| name == MAIN)
+    }
+
     /// Whether a store that does not exist is created: it has only branch main.
     pub(crate) fn creates_store(&self) -> bool {
-        self.name().is_none_or(|name| name == MAIN)
+        self.is_main()
     }
 }
 

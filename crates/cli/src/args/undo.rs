@@ -1,9 +1,11 @@
-//! `revert`, `reset` and `merge`: undo a commit, go back to a moment, merge a branch.
+//! `revert`, `reset`, `merge` and `cherry-pick`: undo a commit, go back to a moment, merge a
+//! branch, apply one commit to a branch.
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use crate::args::branches::OnBranch;
 use crate::moment::{At, parse_at};
 
 #[derive(Args, Debug)]
@@ -17,6 +19,8 @@ with the sizes of the values after the commit (base), now (ours) and before the 
   theirs    put back the value from before the commit
   counter   numbers as of `plimsoll add`: subtract what the commit added
   text      texts: undo the lines that the commit changed; a conflict if others changed them since
+  json      JSON objects: undo the fields that the commit changed; a conflict as above
+  json-set  JSON arrays as sets: remove what the commit added, add what it removed
   conflict  report it (default)
 
 Prints the GLSN of the new commit once it is durable; nothing if there was nothing to change. \
@@ -28,9 +32,14 @@ Keyspaces themselves are not created, dropped or changed, and those that hold th
 commands (plimsoll.import) keep it: an import continues as if the commit had not been undone. \
 To undo `keyspace drop`, create the keyspace again, then revert the commit that dropped it.
 
+With --branch, the commit is one of that branch, or of its parent before it left that, and is \
+undone on the branch. If the commit merged another branch, the branch becomes what it was before; \
+merging again brings only what was committed since.
+
 Examples:
   plimsoll revert demo.plimsoll 120 --preview
   plimsoll revert demo.plimsoll newest
+  plimsoll revert demo.plimsoll 120 --branch draft
   plimsoll revert demo.plimsoll 120 --rule stock=counter --rule pages=text")]
 pub(crate) struct Revert {
     /// Store
@@ -50,6 +59,8 @@ pub(crate) struct Revert {
     /// Keep what the commit did in this keyspace; may be repeated
     #[arg(long = "except", value_name = "NAME")]
     pub(crate) excluded: Vec<String>,
+    #[command(flatten)]
+    pub(crate) on: OnBranch,
 }
 
 #[derive(Args, Debug)]
@@ -62,7 +73,11 @@ that is changed (ours) and on the merged branch (theirs). --rule decides instead
   ours      keep the value of the branch that is changed
   theirs    take the value of the merged branch
   counter   numbers as of `plimsoll add`: add what both added
+  newest    keep the value or deletion that was committed last
   text      texts: take the changed lines of both; a conflict if they changed the same lines
+  json      JSON objects: take the changed fields of both, also within fields that are objects; a \
+  conflict if they changed the same field
+  json-set  JSON arrays as sets: add what either added, remove what either removed
   conflict  report it (default)
 
 Prints the GLSN of the new commit once it is durable; nothing if there was nothing to merge. With \
@@ -92,18 +107,61 @@ pub(crate) struct Merge {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
+Each key that the commit changed, on whatever branch, gets the value that the commit gave it, in \
+one new commit on the branch --into. A key that has another value there than it had before the \
+commit is a conflict. If there is one, nothing is written, the exit code is 1, and every conflict \
+is printed with the sizes of the values before the commit (base), on the branch (ours) and after \
+the commit (theirs). --rule decides instead, as for `plimsoll merge`.
+
+The new commit has the metadata of the old one, with a note of its GLSN. The command prints the \
+GLSN of the new commit once it is durable; nothing if there was nothing to change. With --preview, \
+prints what would be done, one key per line: put, delete or conflict, keyspace, key. --json prints \
+one object per key, as `plimsoll revert` does. Keyspaces that hold the bookkeeping of commands \
+(plimsoll.import) are left out.
+
+Examples:
+  plimsoll cherry-pick demo.plimsoll 120 --preview
+  plimsoll cherry-pick demo.plimsoll 120 --into release
+  plimsoll cherry-pick demo.plimsoll 120 --into release --rule default=theirs")]
+pub(crate) struct CherryPick {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Commit: its GLSN, newest, or commit:ID of an imported Git commit
+    #[arg(value_parser = parse_commit)]
+    pub(crate) commit: At,
+    /// Branch that is changed
+    #[arg(long, value_name = "BRANCH", default_value = "main")]
+    pub(crate) into: String,
+    /// Print what would be done, and write nothing
+    #[arg(long)]
+    pub(crate) preview: bool,
+    /// Rule for the keys of a keyspace that are a conflict otherwise
+    #[arg(long = "rule", value_name = "KEYSPACE=RULE", value_parser = parse_rule)]
+    pub(crate) rules: Vec<(String, Rule)>,
+    /// Apply only the changes in this keyspace; may be repeated [default: all]
+    #[arg(long = "keyspace", value_name = "NAME")]
+    pub(crate) keyspaces: Vec<String>,
+    /// Leave out the changes in this keyspace; may be repeated
+    #[arg(long = "except", value_name = "NAME")]
+    pub(crate) excluded: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
 Makes all keys equal to what they were at that moment, in one commit. The history stays: a reset \
 to the GLSN before the new commit undoes it. Prints the GLSN of the new commit once it is durable; \
 nothing if there was nothing to change. With --preview, prints what would be done, one key per \
 line: put or delete, keyspace, key.
 
 A keyspace that did not exist at that moment is emptied, but not dropped. If one had keys then and \
-was dropped since, create it again first, or name the others with --keyspace.
+was dropped since, create it again first, or name the others with --keyspace. Other branches stay \
+as they are. Before it left its parent, a branch was what its parent was.
 
 Examples:
   plimsoll reset demo.plimsoll --to 120 --preview
   plimsoll reset demo.plimsoll --to \"2 hours ago\"
-  plimsoll reset demo.plimsoll --to 120 --keyspace users --keyspace orders")]
+  plimsoll reset demo.plimsoll --to 120 --keyspace users --keyspace orders
+  plimsoll reset demo.plimsoll --branch draft --to \"2 hours ago\"")]
 pub(crate) struct Reset {
     /// Store
     pub(crate) store: PathBuf,
@@ -116,6 +174,8 @@ pub(crate) struct Reset {
     /// Print what would be done, and write nothing
     #[arg(long)]
     pub(crate) preview: bool,
+    #[command(flatten)]
+    pub(crate) on: OnBranch,
 }
 
 /// A rule of a keyspace.
@@ -125,13 +185,17 @@ pub(crate) enum Rule {
     Ours,
     Theirs,
     Counter,
+    Newest,
     Text,
+    Json,
+    JsonSet,
 }
 
 fn parse_rule(text: &str) -> Result<(String, Rule), String> {
     let refusal = || {
         format!(
-            "`{text}` is no rule; write KEYSPACE=RULE with ours, theirs, counter, text or conflict"
+            "`{text}` is no rule; write KEYSPACE=RULE with ours, theirs, newest, counter, text, \
+             json, json-set or conflict"
         )
     };
     let (keyspace, rule) = text.rsplit_once('=').ok_or_else(refusal)?;

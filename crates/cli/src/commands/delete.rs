@@ -69,10 +69,7 @@ fn delete_range(globals: &Globals, args: Delete, output: &mut Output) -> Outcome
     let branch = branches::find(&db, args.on.name())?;
     let keyspace = keyspaces::known_keyspace(&db, args.keys.keyspace())?;
     let range = KeyRange::new(&prefix.unwrap_or_default(), from, to);
-    let glsn = match args.on.branch {
-        None => db.delete_range(&keyspace, range.bounds())?,
-        Some(_) => branch.delete_range(&keyspace, range.bounds())?,
-    };
+    let glsn = branch.delete_range(&keyspace, range.bounds())?;
     store::close_after_commits(db);
     let done = format!("It is committed as GLSN {glsn}.");
     output.report(&done, |output| match output.plain_reader() {

@@ -24,7 +24,10 @@ use self::editor::{Editor, Typed};
 pub(crate) fn run(globals: &Globals, args: &Shell, output: &mut Output) -> Outcome {
     let (db, is_newest) = match args.read_only {
         true => store::open_to_follow(globals, &args.store)?,
-        false => (store::open_to_write(globals, &args.store, args.create, Durability::Sync)?, true),
+        false => {
+            let create = args.create && args.on.creates_store();
+            (store::open_to_write(globals, &args.store, create, Durability::Sync)?, true)
+        }
     };
     let branch = branches::find(&db, args.on.name())?;
     let keyspace = args.keyspace.keyspace.clone();

@@ -1,14 +1,16 @@
-//! `plimsoll revert`, `plimsoll reset` and `plimsoll merge`: undo a commit, go back to a moment, or
-//! merge a branch, by a new commit.
+//! `plimsoll revert`, `plimsoll reset`, `plimsoll merge` and `plimsoll cherry-pick`: undo a commit,
+//! go back to a moment, merge a branch, or apply one commit to a branch, by a new commit.
 
 use plimsoll::{
     Db, Durability, Glsn, MergeAction, MergeOutcome, MergeRule, MergeSide, MergeStep, MergeSteps,
 };
 use serde_json::{Map, Value, json};
 
-use crate::args::{Globals, Merge, Reset, Revert, Rule};
+use crate::args::{CherryPick, Globals, Merge, Reset, Revert, Rule};
+use crate::branches::{explain, named_twice};
 use crate::bytes::{put_json, show_key};
 use crate::exit::{Exit, Failure, Outcome};
+use crate::moment::{At, MAIN};
 use crate::output::{Fact, Output, Reader, Style};
 use crate::size::{count_of, show_size};
 use crate::stderr::say;
@@ -17,8 +19,9 @@ use crate::{branches, keyspaces, moment, store};
 pub(crate) fn revert(globals: &Globals, args: &Revert, output: &mut Output) -> Outcome {
     args.keyspaces.iter().try_for_each(|name| keyspaces::check_writable(name))?;
     let db = open(globals, args.preview, &args.store)?;
+    let branch = branches::find(&db, args.on.name())?;
     let glsn = Glsn(moment::glsn(&db, &args.commit, first_of(&args.keyspaces))?);
-    let mut revert = db.revert(glsn);
+    let mut revert = branch.revert(glsn);
     for name in &args.keyspaces {
         revert = revert.keyspace(&keyspaces::known_keyspace(&db, name)?);
     }
@@ -30,18 +33,11 @@ pub(crate) fn revert(globals: &Globals, args: &Revert, output: &mut Output) -> O
         revert = revert.rule(&keyspace, rule_of(*rule));
     }
     if args.preview {
-        return preview(revert.preview()?, output);
+        return preview(revert.preview().map_err(|error| explain(&db, error))?, output);
     }
-    match revert.run()? {
-        MergeOutcome::Conflicts(conflicts) => {
-            let count = print(conflicts, output)?;
-            output.flush()?;
-            say(format_args!(
-                "{}: changed again after GLSN {glsn}; nothing was written\nTo decide, use --rule \
-                 KEYSPACE=ours, theirs, counter or text.",
-                count_of(count, "conflict", "conflicts")
-            ));
-            Ok(Exit::No)
+    match revert.run().map_err(|error| explain(&db, error))? {
+        MergeOutcome::Conflicts(found) => {
+            conflicts(found, &format!("changed again after GLSN {glsn}"), output)
         }
         MergeOutcome::Merged(by) => done(db, Some(by), &format!("GLSN {glsn} is reverted"), output),
         _ => done(db, None, "", output),
@@ -51,15 +47,28 @@ pub(crate) fn revert(globals: &Globals, args: &Revert, output: &mut Output) -> O
 pub(crate) fn reset(globals: &Globals, args: &Reset, output: &mut Output) -> Outcome {
     args.keyspaces.iter().try_for_each(|name| keyspaces::check_writable(name))?;
     let db = open(globals, args.preview, &args.store)?;
-    let to = moment::glsn(&db, &args.to, first_of(&args.keyspaces))?;
-    let mut reset = db.reset_to(Glsn(to));
+    let name = args.on.name().unwrap_or(MAIN);
+    let branch = branches::find(&db, Some(name))?;
+    let to = match &args.to {
+        At::Branch { name: other, at } if other == name => at,
+        At::Branch { name: other, .. } if args.on.name().is_none() => {
+            return Err(Failure::usage(format!(
+                "`{other}@{{...}}` is a moment on a branch, and branch main would be reset; to \
+                 reset branch `{other}`, add --branch {other}"
+            )));
+        }
+        At::Branch { name: other, .. } => return Err(named_twice("--branch", name, other)),
+        at => at,
+    };
+    let to = moment::glsn(&db, to, first_of(&args.keyspaces))?;
+    let mut reset = branch.reset_to(Glsn(to));
     for name in &args.keyspaces {
         reset = reset.keyspace(&keyspaces::known_keyspace(&db, name)?);
     }
     if args.preview {
-        return preview(reset.preview()?, output);
+        return preview(reset.preview().map_err(|error| explain(&db, error))?, output);
     }
-    let by = reset.run()?;
+    let by = reset.run().map_err(|error| explain(&db, error))?;
     done(db, by, &format!("reset to GLSN {to}"), output)
 }
 
@@ -73,24 +82,59 @@ pub(crate) fn merge(globals: &Globals, args: &Merge, output: &mut Output) -> Out
         merge = merge.rule(&keyspace, rule_of(*rule));
     }
     if args.preview {
-        return preview(merge.preview()?, output);
+        return preview(merge.preview().map_err(|error| explain(&db, error))?, output);
     }
-    match merge.run()? {
-        MergeOutcome::Conflicts(conflicts) => {
-            let count = print(conflicts, output)?;
-            output.flush()?;
-            say(format_args!(
-                "{}: changed on both branches; nothing was written\nTo decide, use --rule \
-                 KEYSPACE=ours, theirs, counter or text.",
-                count_of(count, "conflict", "conflicts")
-            ));
-            Ok(Exit::No)
-        }
+    match merge.run().map_err(|error| explain(&db, error))? {
+        MergeOutcome::Conflicts(found) => conflicts(found, "changed on both branches", output),
         MergeOutcome::Merged(by) => {
             done(db, Some(by), &format!("branch {} is merged", args.from), output)
         }
         _ => done(db, None, "", output),
     }
+}
+
+pub(crate) fn cherry_pick(globals: &Globals, args: &CherryPick, output: &mut Output) -> Outcome {
+    args.keyspaces.iter().try_for_each(|name| keyspaces::check_writable(name))?;
+    let db = open(globals, args.preview, &args.store)?;
+    let into = branches::find(&db, Some(&args.into))?;
+    let glsn = Glsn(moment::glsn(&db, &args.commit, first_of(&args.keyspaces))?);
+    let mut pick = db.cherry_pick(glsn).into(&into);
+    for name in &args.keyspaces {
+        pick = pick.keyspace(&keyspaces::known_keyspace(&db, name)?);
+    }
+    for name in args.excluded.iter().cloned().chain(keyspaces::own(&db)) {
+        pick = pick.except(&keyspaces::known_keyspace(&db, &name)?);
+    }
+    for (name, rule) in &args.rules {
+        let keyspace = keyspaces::known_keyspace(&db, name)?;
+        pick = pick.rule(&keyspace, rule_of(*rule));
+    }
+    if args.preview {
+        return preview(pick.preview().map_err(|error| explain(&db, error))?, output);
+    }
+    match pick.run().map_err(|error| explain(&db, error))? {
+        MergeOutcome::Conflicts(found) => {
+            let what = format!("branch {} differs from before GLSN {glsn}", args.into);
+            conflicts(found, &what, output)
+        }
+        MergeOutcome::Merged(by) => {
+            let what = format!("GLSN {glsn} is applied to branch {}", args.into);
+            done(db, Some(by), &what, output)
+        }
+        _ => done(db, None, "", output),
+    }
+}
+
+/// Reports conflicts, of which `what` is the cause.
+fn conflicts(conflicts: MergeSteps, what: &str, output: &mut Output) -> Outcome {
+    let count = print(conflicts, output)?;
+    output.flush()?;
+    say(format_args!(
+        "{}: {what}; nothing was written\nTo decide, use --rule KEYSPACE=RULE with ours, theirs, \
+         newest, counter, text, json or json-set.",
+        count_of(count, "conflict", "conflicts")
+    ));
+    Ok(Exit::No)
 }
 
 /// The keyspace whose imported commits are meant by a time or a commit id.
@@ -111,12 +155,15 @@ fn rule_of(rule: Rule) -> MergeRule {
         Rule::Ours => MergeRule::Ours,
         Rule::Theirs => MergeRule::Theirs,
         Rule::Counter => MergeRule::Counter,
+        Rule::Newest => MergeRule::Newest,
         Rule::Text => MergeRule::Text,
+        Rule::Json => MergeRule::Json,
+        Rule::JsonSet => MergeRule::JsonSet,
     }
 }
 
-/// Reports the commit of a revert, reset or merge, which `what` describes; `None` if there was
-/// nothing to change.
+/// Reports the commit of a revert, reset, merge or cherry-pick, which `what` describes; `None` if
+/// there was nothing to change.
 fn done(db: Db, by: Option<Glsn>, what: &str, output: &mut Output) -> Outcome {
     store::close_after_commits(db);
     let done = match by {

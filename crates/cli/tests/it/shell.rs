@@ -168,3 +168,15 @@ fn interactive_shell_continues_after_an_error() {
     assert!(kept.contains("put b 'two words'"), "{kept}");
     assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "a\nb\nc\n");
 }
+
+#[test]
+fn a_new_store_is_created_with_branch_main_only() {
+    let folder = Folder::new();
+    let store = folder.at("store");
+    let create =
+        |branch| run_with_input(&["shell", &store, "--create", "--branch", branch], b"put a 1");
+    create("draft").fails(3, &[]);
+    assert!(!std::path::Path::new(&store).exists());
+    create("main").ok();
+    assert_eq!(run(&["get", &store, "a"]).ok().text(), "1");
+}

@@ -56,7 +56,7 @@ fn conflicts_are_printed_and_nothing_is_written() {
     for arguments in [&["revert", &store, "2"][..], &["revert", &store, "2", "--preview"]] {
         assert_eq!(run(arguments).fails(1, &[]).text(), conflict);
     }
-    run(&["revert", &store, "2"]).fails(1, &["1 conflict", "GLSN 2", "--rule KEYSPACE=ours"]);
+    run(&["revert", &store, "2"]).fails(1, &["1 conflict", "GLSN 2", "--rule KEYSPACE=RULE"]);
     let object = run(&["revert", &store, "2", "--json"]).fails(1, &[]).json();
     let wanted = json!({
         "action": "conflict", "keyspace": "default", "key": "a",
@@ -109,7 +109,7 @@ fn bad_input_of_reverts_and_resets_is_refused() {
     run(&["revert", &store, "0"]).fails(2, &["is not a commit"]);
     run(&["revert", &store, "yesterday"]).fails(2, &["is not a commit", "plimsoll log"]);
     run(&["revert", &store, "1", "--rule", "default"]).fails(2, &["KEYSPACE=RULE"]);
-    run(&["revert", &store, "1", "--rule", "default=newest"]).fails(2, &["is no rule"]);
+    run(&["revert", &store, "1", "--rule", "default=older"]).fails(2, &["is no rule"]);
     run(&["revert", &store, "1", "--rule", "none=ours"]).fails(2, &["there is no keyspace `none`"]);
     run(&["reset", &store]).fails(2, &["--to"]);
     run(&["reset", &store, "--to", "99"]).fails(2, &["in the future"]);
@@ -141,4 +141,53 @@ fn an_imported_commit_is_reverted_and_the_import_continues() {
     repository.commit("four", &[("c", b"4")]);
     run(&["import", "git", repository.path(), &store]).ok();
     assert_eq!(run(&["scan", &store]).ok().text(), "a\t3\nc\t4\n");
+}
+
+/// GLSN 1: a=1; 2: branch draft; 3: a=22 on it; 4: a=333; 5: b=4 on draft.
+fn store_with_branch(folder: &Folder) -> String {
+    let store = folder.at("store");
+    run(&["put", &store, "a", "1"]).ok();
+    run(&["branch", "create", &store, "draft"]).ok();
+    run(&["put", &store, "a", "22", "--branch", "draft"]).ok();
+    run(&["put", &store, "a", "333"]).ok();
+    run(&["put", &store, "b", "4", "--branch", "draft"]).ok();
+    store
+}
+
+#[test]
+fn a_branch_is_reverted_and_reset() {
+    let folder = Folder::new();
+    let store = store_with_branch(&folder);
+    let on_draft = ["--branch", "draft"];
+    let scan = || run(&["scan", &store, "--branch", "draft"]).ok().text();
+    let revert =
+        |glsn, more: &[&str]| run(&[&["revert", &store, glsn][..], &on_draft, more].concat());
+    assert_eq!(revert("3", &["--preview"]).ok().text(), "put\tdefault\ta\n");
+    assert_eq!(revert("3", &[]).ok().text(), "6\n");
+    assert_eq!(scan(), "a\t1\nb\t4\n");
+    let to = |moment, more: &[&str]| {
+        run(&[&["reset", &store, "--to", moment][..], &on_draft, more].concat())
+    };
+    assert_eq!(to("1", &["--preview"]).ok().text(), "delete\tdefault\tb\n");
+    assert_eq!(to("draft@{5}", &[]).ok().text(), "7\n");
+    assert_eq!(scan(), "a\t22\nb\t4\n");
+    assert_eq!(to("1", &[]).ok().text(), "8\n");
+    assert_eq!(scan(), "a\t1\n");
+    assert_eq!(run(&["scan", &store]).ok().text(), "a\t333\n");
+    assert_eq!(run(&["reset", &store, "--to", "main@{1}"]).ok().text(), "9\n");
+    assert_eq!(run(&["scan", &store]).ok().text(), "a\t1\n");
+}
+
+#[test]
+fn reverts_and_resets_of_the_wrong_branch_are_refused() {
+    let folder = Folder::new();
+    let store = store_with_branch(&folder);
+    run(&["revert", &store, "3"]).fails(2, &["a commit on branch \"draft\"", "\"main\" does not"]);
+    run(&["revert", &store, "4", "--branch", "draft"]).fails(2, &["a commit on branch \"main\""]);
+    run(&["revert", &store, "3", "--branch", "none"])
+        .fails(2, &["no branch `none`", "main, draft"]);
+    run(&["reset", &store, "--to", "draft@{3}"]).fails(2, &["add --branch draft"]);
+    run(&["reset", &store, "--to", "main@{3}", "--branch", "draft"])
+        .fails(2, &["only one of them"]);
+    run(&["reset", &store, "--to", "1", "--branch", "none"]).fails(2, &["no branch `none`"]);
 }

@@ -255,12 +255,16 @@ impl Branch {
         tx.commit()
     }
 
-    /// Deletes all keys of a range in a commit of its own. On a branch other than main, it takes as
-    /// long as the deletion of each key.
+    /// Deletes all keys of a range in a commit of its own: see
+    /// [`Db::delete_range`](crate::Db::delete_range). On a branch other than main, it takes as long
+    /// as the deletion of each key.
     ///
     /// # Errors
     /// As for [`Transaction::delete_range`] and [`Branch::transact`].
     pub fn delete_range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Glsn> {
+        if self.lens.is_none() {
+            return self.db.delete_range(keyspace, range);
+        }
         let delete = |tx: &mut Transaction| tx.delete_range(keyspace, &range);
         retry::commit(self.target(), delete).map(|((), glsn)| glsn)
     }
@@ -270,6 +274,9 @@ impl Branch {
     /// # Errors
     /// As for [`Transaction::delete_prefix`] and [`Branch::transact`].
     pub fn delete_prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Result<Glsn> {
+        if self.lens.is_none() {
+            return self.db.delete_prefix(keyspace, prefix);
+        }
         let delete = |tx: &mut Transaction| tx.delete_prefix(keyspace, &prefix);
         retry::commit(self.target(), delete).map(|((), glsn)| glsn)
     }

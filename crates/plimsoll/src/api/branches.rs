@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use plimsoll_log::glsn::Glsn;
+
 use crate::api::db::Db;
 use crate::api::snapshot::{Moment, Snapshot};
 use crate::engine::branch_commits;
@@ -120,6 +122,18 @@ impl Branch {
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let chain = |branch: &Self| branch.lens.as_ref().map(|lens| lens.ancestry().chain);
         chain(self) == chain(other)
+    }
+
+    /// Whether it sees the commits of a chain up to `at`: the chain is its own, or one that it
+    /// descends from, and was left no earlier.
+    pub(crate) fn sees(&self, chain: u32, at: Glsn) -> bool {
+        match &self.lens {
+            None => chain == MAIN_CHAIN,
+            Some(lens) if chain == MAIN_CHAIN => at <= lens.ancestry().main,
+            Some(lens) => {
+                lens.place_of(chain).is_some_and(|place| at <= lens.ancestry().chains[place].1)
+            }
+        }
     }
 
     /// Its present name, its parent, and where it left that; `None` for main.

@@ -21,7 +21,7 @@ use crate::txn::payload::{Operations, Payload, Writes};
 use crate::txn::spill::merged_runs::MergedRuns;
 use crate::txn::spill::side_runs;
 use crate::types::branch_key;
-use crate::types::branches::decode_merge_key;
+use crate::types::branches::{MAIN_CHAIN, decode_merge_key};
 use crate::types::error::{Result, show_key};
 use crate::types::expiry::Expiry;
 use crate::types::index_key::IndexKey;
@@ -238,7 +238,7 @@ impl Sought {
         let change = Change::new(commit, id, user_key, stored, None);
         let (_, chain) = branch_key::split(key);
         let branch = commit.store.reader.snapshots.branches.name_of(chain);
-        Self::Found(main.keyspace(), Change { branch: Some(branch), ..change })
+        Self::Found(main.keyspace(), Change { branch: Some(branch), chain, ..change })
     }
 }
 
@@ -352,6 +352,7 @@ pub struct Change {
     glsn: Glsn,
     micros: u64,
     space: u32,
+    chain: u32,
     /// `None`: main.
     branch: Option<Arc<str>>,
     keyspace: Option<Arc<str>>,
@@ -376,6 +377,7 @@ impl Change {
             glsn: meta.glsn,
             micros: meta.timestamp_micros,
             space,
+            chain: MAIN_CHAIN,
             branch: None,
             keyspace: None,
             key: key.to_vec(),
@@ -467,6 +469,11 @@ impl Change {
     /// The id of its keyspace; of a change on a branch, that of the keyspace of all branches.
     pub(crate) fn space(&self) -> u32 {
         self.space
+    }
+
+    /// The chain of its branch.
+    pub(crate) fn chain(&self) -> u32 {
+        self.chain
     }
 
     pub(crate) fn stored(&self) -> Stored<'_> {

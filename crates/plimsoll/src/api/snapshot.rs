@@ -281,6 +281,22 @@ impl Snapshot {
         Ok(hit.map(|hit| (branch_key::chain_of(&key), hit.glsn())))
     }
 
+    /// The commit that wrote or deleted the value of a key that the snapshot sees, the last one;
+    /// `None` if there is none, or its deletion is no longer stored.
+    pub(crate) fn written_by(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Glsn>> {
+        let key = self.key(keyspace, key)?;
+        let (key, at) = self.place(&key)?;
+        self.store.reader.read(|view| match view.get(&key, at.glsn)? {
+            Some(hit) => Ok(Some(hit.glsn())),
+            None => {
+                // A deletion may be in history runs, with the version that it hides.
+                let by_range = view.ranges.newest_over(&key, at.glsn);
+                let by_key = view.newest_in_history(&key, at.glsn)?;
+                Ok(by_key.max(Some(by_range).filter(|glsn| *glsn > Glsn::NONE)))
+            }
+        })
+    }
+
     /// A reader of a key's value, for values too large to hold in memory; `None` if the key has
     /// none.
     ///

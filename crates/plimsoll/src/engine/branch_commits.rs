@@ -168,6 +168,22 @@ pub(crate) fn find(store: &Engine, name: &str) -> Result<Option<Arc<Lens>>> {
     Ok(Some(Arc::new(lens)))
 }
 
+/// The branch with this chain (inside: `None` for main); `None` if it was deleted.
+pub(crate) fn find_chain(store: &Engine, chain: u32) -> Result<Option<Option<Arc<Lens>>>> {
+    if chain == MAIN_CHAIN {
+        return Ok(Some(None));
+    }
+    store.committer.fresh()?;
+    let branches = &store.reader.snapshots.branches;
+    let (Some(name), Some(ancestry)) = (branches.present_name(chain), branches.ancestry(chain))
+    else {
+        return Ok(None);
+    };
+    let lens = Lens::open(&store.reader, &name, ancestry)?;
+    lens.check_exists(&store.reader, store.newest()?)?;
+    Ok(Some(Some(Arc::new(lens))))
+}
+
 fn alive(known: &Known, id: u32) -> Result<&Chain> {
     let chain = known.get(id).filter(|chain| chain.name.is_some());
     chain.ok_or_else(|| InvalidInput::BranchDeleted.into())

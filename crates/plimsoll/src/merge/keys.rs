@@ -85,18 +85,21 @@ impl Scope {
         names.into_iter().map(Self::whole).collect()
     }
 
-    /// The keyspaces that a commit changed, and the keys in them; empty if it only changed the
-    /// store's own records of keyspaces and cursors.
-    pub(crate) fn of_commit(store: &Engine, commit: &Commit) -> Result<Vec<Self>> {
+    /// The keyspaces that a commit changed, the keys in them, and the chain on which it changed
+    /// them; `None` if it only changed the store's own records of keyspaces, cursors, tags and
+    /// branches.
+    pub(crate) fn of_commit(store: &Engine, commit: &Commit) -> Result<Option<(u32, Vec<Self>)>> {
         let budget = &store.reader.budget;
         let mut list = KeyList(Buffer::with_capacity(budget, Kind::Staging, 0)?);
         let mut found: Vec<Found> = Vec::new();
         let mut is_listed = true;
+        let mut chain = None;
         for change in commit.changes()? {
             let change = change?;
-            let Some(name) = change.keyspace().filter(|_| !is_internal(change.space())) else {
-                continue;
-            };
+            let is_records = is_internal(change.space()) && change.branch().is_none();
+            let Some(name) = change.keyspace().filter(|_| !is_records) else { continue };
+            // A transaction writes on one branch.
+            chain = Some(change.chain());
             let (key, range) = (change.key(), change.deleted_range());
             is_listed &= range.is_none() && list.0.len() + key.len() < LISTED_BYTES_MAX;
             let last = range.map_or(Bound::Included(key), |(_, end)| end);
@@ -121,7 +124,8 @@ impl Scope {
             };
             Self { name, source }
         };
-        Ok(found.into_iter().map(scope).collect())
+        let scopes = found.into_iter().map(scope).collect();
+        Ok(chain.map(|chain| (chain, scopes)))
     }
 }
 

@@ -1,12 +1,13 @@
-//! Resets the store to an earlier moment: a merge in which their state replaces ours.
+//! Resets a branch to an earlier moment: a merge in which their state replaces ours.
 
 use std::fmt;
 use std::sync::Arc;
 
 use plimsoll_log::glsn::Glsn;
 
+use crate::api::branches::Branch;
 use crate::api::db::Db;
-use crate::api::snapshot::{Moment, Snapshot};
+use crate::api::snapshot::Moment;
 use crate::merge::driver::{Base, Merge, MergeOutcome};
 use crate::merge::keys::Scope;
 use crate::merge::steps::MergeSteps;
@@ -33,7 +34,7 @@ use crate::types::keyspaces::Keyspace;
 #[derive(Clone)]
 #[must_use = "a reset does nothing until `run` is called"]
 pub struct Reset {
-    db: Db,
+    branch: Branch,
     to: Moment,
     /// `None`: all.
     keyspaces: Option<Vec<Keyspace>>,
@@ -41,9 +42,10 @@ pub struct Reset {
 }
 
 impl Db {
-    /// Makes the store equal to what it was at an earlier moment, by one commit; the history stays,
-    /// and a reset to the moment before it undoes it. Keys that have the same value at both moments
-    /// are not written. Commits of other transactions during the reset are either undone by it or
+    /// Makes main equal to what it was at an earlier moment, by one commit; the history stays, and
+    /// a reset to the moment before it undoes it. Other branches stay as they are:
+    /// [`Branch::reset_to`] resets them. Keys that have the same value at both moments are not
+    /// written. Commits of other transactions during the reset are either undone by it or
     /// come after it.
     ///
     /// The metadata of the new commit is `reset to GLSN n`.
@@ -67,7 +69,31 @@ impl Db {
     /// but not dropped; one that had keys then and was dropped since is an error, until it is
     /// created again or left out by naming the others ([`Reset::keyspace`]).
     pub fn reset_to(&self, moment: impl Into<Moment>) -> Reset {
-        Reset { db: self.clone(), to: moment.into(), keyspaces: None, metadata: None }
+        self.main().reset_to(moment)
+    }
+}
+
+impl Branch {
+    /// Makes the branch equal to what it was at an earlier moment, by one commit on it: see
+    /// [`Db::reset_to`]. Before its fork, a branch is what its parent was.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # use plimsoll::*;
+    /// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
+    /// let notes = db.keyspace("notes")?;
+    /// let before = db.put(&notes, "a", "one")?;
+    /// let draft = db.create_branch("draft", &db.main())?;
+    /// draft.put(&notes, "a", "two")?;
+    /// draft.put(&notes, "b", "three")?;
+    /// draft.reset_to(before).run()?;
+    /// assert_eq!(draft.get(&notes, "a")?.unwrap(), b"one");
+    /// assert_eq!(draft.len(&notes)?, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn reset_to(&self, moment: impl Into<Moment>) -> Reset {
+        Reset { branch: self.clone(), to: moment.into(), keyspaces: None, metadata: None }
     }
 }
 
@@ -90,18 +116,18 @@ impl Reset {
     /// # Errors
     /// As for [`Reset::run`].
     pub fn preview(&self) -> Result<MergeSteps> {
-        self.plan()?.preview(&self.db.store)
+        self.plan()?.preview(&self.branch.db.store)
     }
 
     /// Runs the reset; returns the GLSN of its commit, or `None` if there was nothing to change.
     ///
     /// # Errors
-    /// The errors of [`Db::snapshot_at`]; [`crate::Error::Trimmed`] if a keyspace no longer retains
-    /// the moment; [`crate::InvalidInput::KeyspaceGone`]; the errors of
+    /// The errors of [`Branch::snapshot_at`]; [`crate::Error::Trimmed`] if a keyspace no longer
+    /// retains the moment; [`crate::InvalidInput::KeyspaceGone`]; the errors of
     /// [`Transaction::commit`](crate::Transaction::commit), [`crate::Error::Conflict`] only after
     /// 32 attempts in a row. Nothing is written then.
     pub fn run(&self) -> Result<Option<Glsn>> {
-        match self.plan()?.run(&self.db.store)? {
+        match self.plan()?.run(&self.branch.db.store)? {
             MergeOutcome::Merged(glsn) => Ok(Some(glsn)),
             MergeOutcome::UpToDate => Ok(None),
             MergeOutcome::Conflicts(_) => unreachable!("base and ours are the same"),
@@ -109,9 +135,9 @@ impl Reset {
     }
 
     fn plan(&self) -> Result<Merge> {
-        let store = &self.db.store;
+        let store = &self.branch.db.store;
         store.check_open()?;
-        let theirs = Snapshot::of(store, self.to)?;
+        let theirs = self.branch.snapshot_at(self.to)?;
         for keyspace in self.keyspaces.iter().flatten() {
             store.reader.keyspaces.id_of(keyspace)?;
         }
@@ -120,12 +146,13 @@ impl Reset {
         let metadata =
             metadata.unwrap_or_else(|| format!("reset to GLSN {}", theirs.at()).into_bytes());
         let rules = Arc::new([]);
-        Ok(Merge { base: Base::Ours, theirs, into: None, scopes, rules, metadata })
+        let into = self.branch.lens.clone();
+        Ok(Merge { base: Base::Ours, theirs, into, scopes, rules, metadata })
     }
 }
 
 impl fmt::Debug for Reset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Reset({:?})", self.to)
+        write!(f, "Reset({:?} to {:?})", self.branch.name(), self.to)
     }
 }

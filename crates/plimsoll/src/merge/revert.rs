@@ -1,12 +1,13 @@
 //! Reverts a commit: a merge of the state before the commit into the newest state, with the state
-//! after the commit as base.
+//! after the commit as base; all three are states of one branch.
 
 use std::fmt;
 
 use plimsoll_log::glsn::Glsn;
 
+use crate::api::branches::Branch;
 use crate::api::db::Db;
-use crate::api::snapshot::{Moment, Snapshot};
+use crate::api::snapshot::Moment;
 use crate::merge::driver::{Base, Merge, MergeOutcome};
 use crate::merge::keys::Scope;
 use crate::merge::rule::MergeRule;
@@ -32,7 +33,7 @@ use crate::types::keyspaces::Keyspace;
 #[derive(Clone)]
 #[must_use = "a revert does nothing until `run` is called"]
 pub struct Revert {
-    db: Db,
+    branch: Branch,
     glsn: Glsn,
     rules: Vec<(Keyspace, MergeRule)>,
     /// `None`: all.
@@ -73,9 +74,37 @@ impl Db {
     /// Keyspaces are found by their names, at each of the moments. A revert puts and deletes keys;
     /// it does not create, drop or change keyspaces. To undo [`Db::drop_keyspace`], create the
     /// keyspace again and revert the commit that dropped it, which puts its keys back.
+    ///
+    /// It undoes commits on main. [`Branch::revert`] undoes those of another branch.
+    pub fn revert(&self, glsn: Glsn) -> Revert {
+        self.main().revert(glsn)
+    }
+}
+
+impl Branch {
+    /// Undoes what a commit did, by a commit on this branch: see [`Db::revert`]. The commit was
+    /// made on this branch, or before the fork on the one that it left. If it merged another branch
+    /// into this one, this branch becomes what it was before; merging the same state again changes
+    /// nothing, and reverting the revert brings it back.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # use plimsoll::*;
+    /// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
+    /// let notes = db.keyspace("notes")?;
+    /// let inherited = db.put(&notes, "a", "one")?;
+    /// let draft = db.create_branch("draft", &db.main())?;
+    /// let wrong = draft.put(&notes, "b", "two")?;
+    /// draft.revert(wrong).run()?;
+    /// draft.revert(inherited).run()?;
+    /// assert!(draft.is_empty(&notes)?);
+    /// assert_eq!(db.get(&notes, "a")?.unwrap(), b"one");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn revert(&self, glsn: Glsn) -> Revert {
         Revert {
-            db: self.clone(),
+            branch: self.clone(),
             glsn,
             rules: Vec::new(),
             keyspaces: None,
@@ -116,15 +145,17 @@ impl Revert {
     /// # Errors
     /// As for [`Revert::run`].
     pub fn preview(&self) -> Result<MergeSteps> {
-        self.plan()?.preview(&self.db.store)
+        self.plan()?.preview(&self.branch.db.store)
     }
 
     /// Runs the revert.
     ///
     /// # Errors
     /// [`Error::InvalidInput`]: there is no such commit ([`InvalidInput::NotACommit`]); it changed
-    /// no keys ([`InvalidInput::NothingToRevert`]); a keyspace into which keys would be put does
-    /// not exist now ([`InvalidInput::KeyspaceGone`]); a function panicked
+    /// no keys ([`InvalidInput::NothingToRevert`]); it was made on another branch
+    /// ([`InvalidInput::CommitOnOtherBranch`]); there is no such branch
+    /// ([`InvalidInput::NoBranch`]); a keyspace into which keys would be put does not exist now
+    /// ([`InvalidInput::KeyspaceGone`]); a function panicked
     /// ([`InvalidInput::MergeFunctionPanicked`]). [`Error::Trimmed`] if the states before and after
     /// the commit are no longer retained; [`Error::Future`]; the errors of
     /// [`Transaction::commit`](crate::Transaction::commit), [`Error::Conflict`] only after 32
@@ -134,18 +165,18 @@ impl Revert {
     /// must retain both states, unless [`Revert::keyspace`] names those to undo it in. A GLSN that
     /// is no commit then has nothing to undo.
     pub fn run(&self) -> Result<MergeOutcome> {
-        self.plan()?.run(&self.db.store)
+        self.plan()?.run(&self.branch.db.store)
     }
 
     fn plan(&self) -> Result<Merge> {
-        let (store, glsn) = (&self.db.store, self.glsn);
+        let (store, glsn) = (&self.branch.db.store, self.glsn);
         store.check_open()?;
         if glsn == Glsn::NONE {
             return Err(InvalidInput::NotACommit { glsn }.into());
         }
         // The moments are opened first, so that their versions are kept.
-        let base = Snapshot::of(store, Moment::Glsn(glsn))?;
-        let theirs = Snapshot::of(store, Moment::Glsn(Glsn(glsn.0 - 1)))?;
+        let base = self.branch.snapshot_at(Moment::Glsn(glsn))?;
+        let theirs = self.branch.snapshot_at(Moment::Glsn(Glsn(glsn.0 - 1)))?;
         for keyspace in self.keyspaces.iter().flatten().chain(&self.excluded) {
             store.reader.keyspaces.id_of(keyspace)?;
         }
@@ -171,16 +202,21 @@ impl Revert {
         let metadata = self.metadata.clone();
         let metadata = metadata.unwrap_or_else(|| format!("revert of GLSN {glsn}").into_bytes());
         let (base, rules) = (Base::State(base), self.rules.clone().into());
-        Ok(Merge { base, theirs, into: None, scopes, rules, metadata })
+        let into = self.branch.lens.clone();
+        Ok(Merge { base, theirs, into, scopes, rules, metadata })
     }
 
     /// The keys that the commit changed, according to the log.
     fn changed(&self) -> Result<Vec<Scope>> {
         let glsn = self.glsn;
-        let commit = self.db.log().commit(glsn)?.ok_or(InvalidInput::NotACommit { glsn })?;
-        let scopes = Scope::of_commit(&self.db.store, &commit)?;
-        if scopes.is_empty() {
-            return Err(InvalidInput::NothingToRevert { glsn }.into());
+        let db = &self.branch.db;
+        let commit = db.log().commit(glsn)?.ok_or(InvalidInput::NotACommit { glsn })?;
+        let changed = Scope::of_commit(&db.store, &commit)?;
+        let (chain, scopes) = changed.ok_or(InvalidInput::NothingToRevert { glsn })?;
+        if !self.branch.sees(chain, glsn) {
+            let branch = self.branch.name().to_owned();
+            let made_on = db.store.reader.snapshots.branches.present_name(chain);
+            return Err(InvalidInput::CommitOnOtherBranch { glsn, branch, made_on }.into());
         }
         Ok(scopes)
     }
@@ -188,6 +224,6 @@ impl Revert {
 
 impl fmt::Debug for Revert {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Revert({})", self.glsn)
+        write!(f, "Revert({} on {:?})", self.glsn, self.branch.name())
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use plimsoll_memory::budget::Budget;
 
-use crate::merge::text;
+use crate::merge::{json, text};
 use crate::read::point::ValueReader;
 use crate::types::error::Result;
 use crate::types::invalid_input::InvalidInput;
@@ -58,6 +58,23 @@ pub enum MergeRule {
     /// or of neighbouring ones are a conflict, and so are a key that one of the three states does
     /// not have, a text above 1 MiB, and texts with more than 65,536 lines together.
     Text,
+    /// The version whose commit is the younger one stays, also if that commit deleted the key. A
+    /// value that a merge wrote is as young as the merge.
+    Newest,
+    /// The values are JSON objects, and the changed fields of both sides apply, also within objects
+    /// in fields. Arrays and other values are one whole. Different changes of a field are a
+    /// conflict, and so are a key that one side deleted, a value that is no JSON object, has a name
+    /// twice or is nested more than 128 deep, a text above 1 MiB, and texts with more than 32,768
+    /// fields and elements together.
+    ///
+    /// Parts of the values are copied as they are, so that numbers stay exact; white space, escapes
+    /// and the order of fields are no changes. The fields of the base come first, in its order, and
+    /// the white space between fields is the base's. The result is the same whichever side is ours.
+    Json,
+    /// The values are JSON arrays, which stand for sets: elements that one side removed are
+    /// removed, and elements that one side added are added. Conflicts, the comparison of elements
+    /// and their order are as for `Json`. Elements that a set has twice are written once.
+    JsonSet,
     /// A function decides: see [`MergeRule::function`].
     Function(MergeFunction),
 }
@@ -188,6 +205,25 @@ impl MergeRule {
                     Some(merged) => Resolved::Put(merged),
                 }
             }
+            Self::Newest => unreachable!("the versions of the key are compared, not its values"),
+            Self::Json | Self::JsonSet if !is_one_base => Resolved::Conflict,
+            Self::Json | Self::JsonSet if values[1..].iter().any(Option::is_none) => {
+                Resolved::Conflict
+            }
+            Self::Json | Self::JsonSet if !json::are_in_bounds(lens(values)) => Resolved::Conflict,
+            Self::Json | Self::JsonSet => {
+                let kinds = match self {
+                    Self::Json => json::Kinds::Objects,
+                    _ => json::Kinds::Sets,
+                };
+                let [base, ours, theirs] = read_all(budget, values)?;
+                let [ours, theirs] = [ours, theirs].map(Option::unwrap_or_default);
+                match json::merge(budget, kinds, base.as_deref(), [&ours, &theirs])? {
+                    None => Resolved::Conflict,
+                    Some(merged) if *merged == *ours => Resolved::Keep,
+                    Some(merged) => Resolved::Put(merged),
+                }
+            }
             Self::Function(MergeFunction(decide)) => {
                 let values = read_all(budget, values)?;
                 let [base, ours, theirs] = values.each_ref().map(Option::as_deref);
@@ -263,6 +299,9 @@ impl fmt::Debug for MergeRule {
             Self::Theirs => "Theirs",
             Self::Counter => "Counter",
             Self::Text => "Text",
+            Self::Newest => "Newest",
+            Self::Json => "Json",
+            Self::JsonSet => "JsonSet",
             Self::Function(_) => "Function",
         })
     }

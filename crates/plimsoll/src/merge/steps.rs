@@ -327,6 +327,19 @@ impl Stream {
         Ok(true)
     }
 
+    /// Decides for the side that wrote or deleted a key last.
+    fn newest(&self, part: &Part, key: &[u8]) -> Result<Resolved> {
+        let written = |side| match part.keyspace(side) {
+            Some(keyspace) => self.sides.get(side).written_by(keyspace, key),
+            None => Ok(None),
+        };
+        Ok(match (written(MergeSide::Ours)?, written(MergeSide::Theirs)?) {
+            (Some(ours), Some(theirs)) if theirs > ours => Resolved::Theirs,
+            (Some(_), Some(_)) => Resolved::Keep,
+            _ => Resolved::Conflict,
+        })
+    }
+
     fn step(
         &mut self,
         part: &Arc<Part>,
@@ -367,6 +380,8 @@ impl Stream {
                 && is_same(part, (MergeSide::Base, &mut base), (MergeSide::Ours, &mut ours))?);
         let (resolved, theirs) = if is_unchanged {
             (Resolved::Theirs, theirs)
+        } else if matches!(part.rule, MergeRule::Newest) {
+            (self.newest(part, &key)?, theirs)
         } else {
             let mut values: Values = [base, ours, theirs];
             let place = (part.name(), &key[..]);

@@ -535,11 +535,25 @@ impl Branches {
         known.ancestry(id).ok_or_else(damaged_branch)
     }
 
+    /// Which chains the branch with this chain reads; `None` if it was deleted.
+    pub(crate) fn ancestry(&self, id: u32) -> Option<Ancestry> {
+        self.known().ancestry(id)
+    }
+
     /// The name of the branch with this chain; the id if the branch was deleted.
     pub(crate) fn name_of(&self, id: u32) -> Arc<str> {
         let known = self.known();
         let name = known.get(id).and_then(|chain| chain.name.clone());
         name.unwrap_or_else(|| id.to_string().into())
+    }
+
+    /// The name of the branch with this chain; `None` if it was deleted.
+    pub(crate) fn present_name(&self, id: u32) -> Option<String> {
+        if id == MAIN_CHAIN {
+            return Some(MAIN.to_owned());
+        }
+        let known = self.known();
+        Some(known.get(id)?.name.as_ref()?.to_string())
     }
 
     /// Describes the branch with this chain; `None` if it was deleted.

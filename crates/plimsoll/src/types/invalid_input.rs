@@ -499,21 +499,56 @@ pub enum InvalidInput {
     )]
     UpdateUsesStore,
     /// There is no commit with this GLSN.
-    #[error(
-        "GLSN {glsn} is not a commit, so it cannot be reverted; Log::commits (`plimsoll log`) \
-         lists the commits"
-    )]
+    #[error("GLSN {glsn} is not a commit; Log::commits (`plimsoll log`) lists the commits")]
     NotACommit {
         /// The GLSN.
         glsn: Glsn,
     },
-    /// The commit changed no keys, only the store's records of its keyspaces, cursors or tags.
+    /// The commit was made on a branch whose commits the reverted branch does not have.
     #[error(
-        "GLSN {glsn} changed no keys, only keyspaces, cursors or tags, and a revert does not \
-         change these; use Db::drop_keyspace, Db::keyspace, Db::set_retention, Log::drop_cursor \
-         or Db::delete_tag"
+        "GLSN {glsn} is a commit on {}, and branch {branch:?} does not descend from it; {}",
+        show_branch(made_on.as_deref()),
+        made_on.as_ref().map_or_else(
+            || "to undo what a merge brought, revert the commit of the merge".to_owned(),
+            |made_on| format!(
+                "revert it on branch {made_on:?}, or the commit of the merge that brought it here"
+            )
+        )
+    )]
+    CommitOnOtherBranch {
+        /// The commit.
+        glsn: Glsn,
+        /// The branch on which it was to be reverted.
+        branch: String,
+        /// The branch on which it was made; `None` if that was deleted.
+        made_on: Option<String>,
+    },
+    /// The commit changed no keys, only the store's records of its keyspaces, cursors, tags or
+    /// branches.
+    #[error(
+        "GLSN {glsn} changed no keys, only keyspaces, cursors, tags or branches, and a revert does \
+         not change these; use Db::drop_keyspace, Db::keyspace, Db::set_retention, \
+         Log::drop_cursor, Db::delete_tag or Db::delete_branch"
     )]
     NothingToRevert {
+        /// The commit.
+        glsn: Glsn,
+    },
+    /// The commit changed no keys, so there is nothing to apply to another branch.
+    #[error(
+        "GLSN {glsn} changed no keys, only keyspaces, cursors, tags or branches, so it cannot be \
+         cherry-picked"
+    )]
+    NothingToPick {
+        /// The commit.
+        glsn: Glsn,
+    },
+    /// The states before and after the commit cannot be read, because its branch was deleted.
+    #[error(
+        "GLSN {glsn} is a commit on a branch that was deleted, so it cannot be cherry-picked; if \
+         the branch was merged, cherry-pick the commit of the merge"
+    )]
+    BranchOfCommitDeleted {
         /// The commit.
         glsn: Glsn,
     },
@@ -543,6 +578,10 @@ pub enum InvalidInput {
     /// An earlier write of the transaction failed, so it cannot be committed.
     #[error("an earlier write of this transaction failed; abort it and run it again")]
     TransactionFailed,
+}
+
+fn show_branch(name: Option<&str>) -> String {
+    name.map_or_else(|| "a deleted branch".to_owned(), |name| format!("branch {name:?}"))
 }
 
 fn show_begin(first: Option<SystemTime>) -> String {

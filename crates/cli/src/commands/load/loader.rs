@@ -146,10 +146,10 @@ impl<'a> Loader<'a> {
             None => self.keyspace.insert(self.db.keyspace(&self.args.keyspace.keyspace)?),
         };
         if self.open.is_none() {
-            let writes = match (self.args.batch, &self.args.on.branch) {
+            let writes = match (self.args.batch, self.args.on.is_main()) {
                 // The rows of a branch are not sorted into runs of their own.
-                (Some(_), _) | (None, Some(_)) => Writes::Batch(Box::new(self.branch.begin())),
-                (None, None) => {
+                (Some(_), _) | (None, false) => Writes::Batch(Box::new(self.branch.begin())),
+                (None, true) => {
                     let mut load = Box::new(self.db.begin_bulk_load(keyspace)?);
                     load.cancel_on(self.interrupt.flag());
                     Writes::All(load)

@@ -1,0 +1,270 @@
+//! Merges three versions of a JSON text: objects field by field, or arrays as sets.
+//!
+//! Texts are not converted: the parts that are kept are copied as they are written, so that numbers
+//! stay exact. Parts are compared without regard to white space, escapes in strings, and the order
+//! of fields. Numbers are equal only if they are written in the same way.
+//!
+//! The result does not depend on which side is ours: what both sides have added comes from the side
+//! whose text is smaller as bytes first, and white space is that of the base if it has any fields.
+
+mod read;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use plimsoll_memory::budget::{Budget, Kind};
+use plimsoll_memory::buffer::Buffer;
+
+use self::read::{Element, List, Spaces, canonical, document, list};
+use crate::types::error::Result;
+use crate::types::value::{Value, room_for};
+
+/// The longest text, and the most fields and elements of the three texts together: they are listed
+/// on the heap.
+const TEXT_BYTES_MAX: u64 = 1 << 20;
+const ELEMENTS_MAX: u64 = 1 << 15;
+
+/// Upper bound of the heap memory for each field or element of the texts.
+const ELEMENT_BYTES: u64 = 192;
+
+/// Longer white space between two fields is left out, because it may be repeated.
+const SPACE_BYTES_MAX: usize = 300;
+
+/// How a text is merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kinds {
+    Objects,
+    Sets,
+}
+
+/// Applies the changes from `base` to `theirs` to `ours`; `None` if they conflict, if one is not
+/// JSON, or if the texts are too long. Without a base, both sides have added to an empty object or
+/// set.
+///
+/// # Errors
+/// The budget.
+pub(super) fn merge(
+    budget: &Budget,
+    kinds: Kinds,
+    base: Option<&[u8]>,
+    [ours, theirs]: [&[u8]; 2],
+) -> Result<Option<Value>> {
+    let texts = [base.unwrap_or_default(), ours, theirs];
+    let lens = texts.map(|text| text.len() as u64);
+    if !are_in_bounds(lens) {
+        return Ok(None);
+    }
+    let (Some(ours), Some(theirs)) = (document(ours), document(theirs)) else { return Ok(None) };
+    let base = match base.map(document) {
+        Some(None) => return Ok(None),
+        base => base.flatten(),
+    };
+    let elements = base.map_or(0, |base| base.elements) + ours.elements + theirs.elements;
+    if elements > ELEMENTS_MAX {
+        return Ok(None);
+    }
+    // Two canonical forms at a time, and while one is made, a copy of its parts.
+    let compared = 4 * lens.into_iter().max().unwrap_or_default();
+    let _lease = budget.lease(Kind::Staging, elements * ELEMENT_BYTES + compared)?;
+    let smaller = ours.whole.min(theirs.whole);
+    let (before, after) = base.map_or_else(
+        || if ours.whole == smaller { ours.around() } else { theirs.around() },
+        |base| base.around(),
+    );
+    let mut merged = Merged(room_for(budget, lens.iter().sum())?);
+    merged.push(before)?;
+    let sides = Sides {
+        base: base.map(|base| base.value),
+        ours: Some(ours.value),
+        theirs: Some(theirs.value),
+    };
+    let is_merged = match kinds {
+        Kinds::Objects => sides.write(&mut merged)?,
+        Kinds::Sets => sides.write_set(&mut merged)?,
+    };
+    if is_merged.is_none() {
+        return Ok(None);
+    }
+    merged.push(after)?;
+    Ok(Some(Value::new(merged.0)))
+}
+
+/// Whether texts of these lengths are merged.
+pub(super) fn are_in_bounds(lens: [u64; 3]) -> bool {
+    lens.iter().all(|len| *len <= TEXT_BYTES_MAX)
+}
+
+/// A JSON object with the number `value` in the field `name`; `None` if the text is no object.
+pub(super) fn with_number(text: &[u8], name: &str, value: u64) -> Option<Vec<u8>> {
+    let text = document(text)?.value;
+    let object = list(text, b'{')?;
+    let others = object.elements.iter().filter(|field| *field.key != *name.as_bytes());
+    let others = others.map(|field| [field.name, b":", field.value].concat());
+    let fields: Vec<_> = others.chain([format!("\"{name}\":{value}").into_bytes()]).collect();
+    Some([&b"{"[..], &fields.join(&b','), b"}"].concat())
+}
+
+/// The text that is written, in memory that is charged if it is large.
+struct Merged(Buffer<u8>);
+
+impl Merged {
+    fn push(&mut self, text: &[u8]) -> Result<()> {
+        self.0.reserve(text.len())?;
+        self.0.extend_from_slice(text);
+        Ok(())
+    }
+}
+
+/// A value on the three sides; `None` where there is none.
+#[derive(Clone, Copy)]
+struct Sides<'a> {
+    base: Option<&'a [u8]>,
+    ours: Option<&'a [u8]>,
+    theirs: Option<&'a [u8]>,
+}
+
+/// Whether two texts are the same value.
+fn is_same(a: Option<&[u8]>, b: Option<&[u8]>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => a == b || canonical(a) == canonical(b),
+        (a, b) => a.is_none() && b.is_none(),
+    }
+}
+
+impl<'a> Sides<'a> {
+    /// The text that is the merged value; `Err` if it is none of the three.
+    fn choose(self) -> std::result::Result<Option<&'a [u8]>, ()> {
+        let Self { base, ours, theirs } = self;
+        let by_us = !is_same(base, ours);
+        let by_them = !is_same(base, theirs);
+        match (by_us, by_them) {
+            (false, false) => Ok(base),
+            (true, false) => Ok(ours),
+            (false, true) => Ok(theirs),
+            (true, true) if is_same(ours, theirs) => Ok(ours.min(theirs)),
+            (true, true) => Err(()),
+        }
+    }
+
+    /// Writes the merged value; `None` if there is a conflict.
+    fn write(self, merged: &mut Merged) -> Result<Option<()>> {
+        match self.choose() {
+            Ok(text) => merged.push(text.unwrap_or_default()).map(Some),
+            Err(()) => self.write_object(merged),
+        }
+    }
+
+    fn write_object(self, merged: &mut Merged) -> Result<Option<()>> {
+        let Some([base, first, second]) = self.lists(b'{') else { return Ok(None) };
+        let maps = [&base, &first, &second].map(|object| {
+            let fields = object.elements.iter().map(|field| (&*field.key, field));
+            fields.collect::<BTreeMap<&[u8], &Element<'_>>>()
+        });
+        let [in_base, in_first, in_second] = &maps;
+        let value =
+            |map: &BTreeMap<&[u8], &Element<'a>>, key: &[u8]| map.get(key).map(|it| it.value);
+        let added = first.elements.iter().filter(|field| !in_base.contains_key(&*field.key));
+        let others = second.elements.iter().filter(|field| {
+            !in_base.contains_key(&*field.key) && !in_first.contains_key(&*field.key)
+        });
+        let mut items = Items::new(merged, [&base, &first, &second], [b"{", b"}"]);
+        for field in base.elements.iter().chain(added).chain(others) {
+            let key = &*field.key;
+            let sides = Sides {
+                base: value(in_base, key),
+                ours: value(in_first, key),
+                theirs: value(in_second, key),
+            };
+            let chosen = sides.choose();
+            if chosen == Ok(None) {
+                continue;
+            }
+            items.begin()?;
+            items.merged.push(field.name)?;
+            items.merged.push(items.spaces.colon)?;
+            match chosen {
+                Ok(text) => items.merged.push(text.unwrap_or_default())?,
+                Err(()) if sides.write_object(items.merged)?.is_none() => return Ok(None),
+                Err(()) => {}
+            }
+        }
+        items.end().map(Some)
+    }
+
+    /// Writes the union of what both sides keep and add; `None` if one is no array.
+    fn write_set(self, merged: &mut Merged) -> Result<Option<()>> {
+        let Some([base, first, second]) = self.lists(b'[') else { return Ok(None) };
+        let set = |list: &List<'_>| -> BTreeSet<Vec<u8>> {
+            list.elements.iter().map(|element| canonical(element.value)).collect()
+        };
+        let [in_base, in_first, in_second] = [set(&base), set(&first), set(&second)];
+        let mut written = BTreeSet::new();
+        let mut items = Items::new(merged, [&base, &first, &second], [b"[", b"]"]);
+        for element in base.elements.iter().chain(&first.elements).chain(&second.elements) {
+            let form = canonical(element.value);
+            let is_kept = in_first.contains(&form) && in_second.contains(&form);
+            if (is_kept || !in_base.contains(&form)) && written.insert(form) {
+                items.begin()?;
+                items.merged.push(element.value)?;
+            }
+        }
+        items.end().map(Some)
+    }
+
+    /// The fields or elements of the base and of both sides, the side with the smaller text first;
+    /// `None` if one is of another kind. Without a base, it is empty.
+    fn lists(self, open: u8) -> Option<[List<'a>; 3]> {
+        let base = self.base.map_or(Some(List::default()), |base| list(base, open))?;
+        let (ours, theirs) = (self.ours?, self.theirs?);
+        let (first, second) = (ours.min(theirs), ours.max(theirs));
+        Some([base, list(first, open)?, list(second, open)?])
+    }
+}
+
+/// Writes the items of an object or array, with white space between them.
+struct Items<'m, 'a> {
+    merged: &'m mut Merged,
+    spaces: Spaces<'a>,
+    brackets: [&'static [u8]; 2],
+    is_empty: bool,
+}
+
+impl<'m, 'a> Items<'m, 'a> {
+    /// The white space is that of the first list that has any items.
+    fn new(merged: &'m mut Merged, lists: [&List<'a>; 3], brackets: [&'static [u8]; 2]) -> Self {
+        let model = lists.into_iter().find(|list| !list.elements.is_empty());
+        let spaces = model.map_or_else(Spaces::default, |model| model.spaces);
+        let short = |space: &'a [u8]| if space.len() > SPACE_BYTES_MAX { &[][..] } else { space };
+        let colon = if spaces.colon.len() > SPACE_BYTES_MAX { b":" } else { spaces.colon };
+        let spaces = Spaces {
+            open: short(spaces.open),
+            comma: short(spaces.comma),
+            close: short(spaces.close),
+            colon,
+        };
+        Self { merged, spaces, brackets, is_empty: true }
+    }
+
+    /// Before an item.
+    fn begin(&mut self) -> Result<()> {
+        match std::mem::take(&mut self.is_empty) {
+            true => {
+                self.merged.push(self.brackets[0])?;
+                self.merged.push(self.spaces.open)
+            }
+            false => {
+                self.merged.push(b",")?;
+                self.merged.push(self.spaces.comma)
+            }
+        }
+    }
+
+    fn end(self) -> Result<()> {
+        match self.is_empty {
+            true => self.merged.push(self.brackets[0])?,
+            false => self.merged.push(self.spaces.close)?,
+        }
+        self.merged.push(self.brackets[1])
+    }
+}
