@@ -20,8 +20,9 @@ use crate::api::admin::recover::{self, RecoverReport};
 use crate::api::admin::restore::{self, RestoreReport};
 use crate::api::admin::verify::{self, VerifyProgress, VerifyReport};
 use crate::api::commits::Commits;
+use crate::api::diff::Diff;
 use crate::api::feed::Log;
-use crate::api::history::{Diff, History};
+use crate::api::history::History;
 use crate::api::sizes::{self, KeyspaceSize};
 use crate::api::snapshot::{Moment, Snapshot};
 use crate::engine::Engine;
@@ -706,7 +707,7 @@ impl Db {
     /// # Errors
     /// The key is too long, disk errors, or the budget.
     pub fn history(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<History> {
-        History::new(&self.store, keyspace, key.as_ref())
+        History::new(&self.store, None, keyspace, key.as_ref())
     }
 
     /// The keys beginning with `prefix` whose values differ between two moments, in key order. At
