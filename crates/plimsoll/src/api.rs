@@ -4,6 +4,7 @@
 pub(crate) mod admin;
 mod branch;
 mod branch_history;
+pub(crate) mod branch_log;
 pub(crate) mod branches;
 pub(crate) mod commit;
 pub(crate) mod commits;

@@ -50,6 +50,7 @@ pub use api::admin::members::{MemberInfo, members};
 pub use api::admin::recover::{IndexSource, RecoverReport};
 pub use api::admin::restore::RestoreReport;
 pub use api::admin::verify::{VerifyProgress, VerifyReport, verify};
+pub use api::branch_log::BranchLog;
 pub use api::branches::Branch;
 pub use api::commit::{Change, Changes, Commit};
 pub use api::commits::Commits;

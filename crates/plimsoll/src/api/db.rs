@@ -659,7 +659,8 @@ impl Db {
     /// that changed any of them, in order, each once, reduced to these changes ([`Commits`]).
     /// Commits made while no watch was open are delivered as long as the log retains them; a cursor
     /// ([`Log::cursor`]) makes the log retain them. When the keyspace is dropped, the deletion of
-    /// its keys is the last commit delivered.
+    /// its keys is the last commit delivered. Only commits on main are returned:
+    /// [`Branch::watch`](crate::Branch::watch) returns those on another branch.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -691,7 +692,7 @@ impl Db {
         from: Glsn,
     ) -> Result<Commits> {
         let span = Span::prefix(self.store.reader.keyspaces.id_of(keyspace)?, prefix.as_ref());
-        Commits::new(&self.store, from, Some(Arc::new(span)))
+        Commits::new(&self.store, from, Some(span))
     }
 
     /// The log: streams, scans, the change feed.
