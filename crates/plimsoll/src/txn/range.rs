@@ -358,7 +358,10 @@ impl<'t> Range<'t> {
     /// Charges what the iterator holds between two calls. If refused, the iterator is at its end.
     fn charge(&mut self) -> Result<()> {
         if self.branch.is_some() {
-            return self.charge_on_branch();
+            return match self.rows.is_settled() {
+                true => Ok(()),
+                false => self.charge_on_branch(),
+            };
         }
         let Some(walk) = self.walk.as_mut().filter(|_| !self.rows.is_settled()) else {
             return Ok(());
@@ -396,7 +399,7 @@ impl<'t> Range<'t> {
 
     #[cfg(feature = "testing")]
     fn own_charges(&self) -> (u64, u64) {
-        if let Some(branch) = &self.branch {
+        if let Some(branch) = self.branch.as_ref().filter(|_| !self.rows.is_settled()) {
             let held = (size_of::<Self>() + self.own_bytes()) as u64;
             return branch.charges(held);
         }
@@ -414,14 +417,14 @@ impl<'t> Range<'t> {
     fn step(&mut self) -> Result<bool> {
         self.reader().check_open()?;
         self.expiry = None;
-        if self.branch.is_some() {
-            return self.step_on_branch();
-        }
         if self.rows.pass() {
             self.take_ahead();
             return Ok(true);
         }
         self.rows.begin();
+        if self.branch.is_some() {
+            return self.step_on_branch();
+        }
         let mut walk = match self.walk.take() {
             Some(walk) => walk,
             None => match self.begin()? {

@@ -18,6 +18,7 @@ use crate::read::span::Span;
 use crate::txn::committer::Committer;
 use crate::txn::own_writes::{OwnWrites, own_value};
 use crate::txn::read_set::ReadSet;
+use crate::txn::rows_ahead::RowsAhead;
 use crate::txn::write_set::Write;
 use crate::types::as_of::AsOf;
 use crate::types::branch_key;
@@ -143,6 +144,47 @@ impl Feed {
         Ok(!self.is_done)
     }
 
+    /// Reads rows ahead, up to the key `limit`, of those that need no other source and do not expire.
+    /// The first other one becomes the next version.
+    fn read_ahead(
+        &mut self,
+        committer: &Committer,
+        rows: &mut RowsAhead,
+        limit: Option<&[u8]>,
+        direction: Direction,
+        keys_only: bool,
+    ) -> Result<()> {
+        let Self { seat, key, at, .. } = self;
+        let at = *at;
+        let is_before_limit = |key: &[u8]| match direction {
+            Direction::Forward => limit.is_none_or(|limit| *key < *limit),
+            Direction::Backward => limit.is_none_or(|limit| *key > *limit),
+        };
+        let (next, is_done) = committer.reader.walk(seat, key, |walk, key| {
+            while !rows.is_full() {
+                let version = match walk.next(key) {
+                    Ok(Some(version)) => version,
+                    Ok(None) => return Ok((None, true)),
+                    // The next step begins where this one failed.
+                    Err(_) => return Ok((None, false)),
+                };
+                let stored = version.stored;
+                let is_ahead = is_before_limit(version.key)
+                    && row_ahead(&stored, keys_only)
+                        .is_some_and(|value| rows.push(version.key, value, None));
+                if !is_ahead {
+                    let mut encoded = Vec::new();
+                    stored.encode(&mut encoded);
+                    let (key, glsn) = (version.key.to_vec(), version.glsn);
+                    return Ok((Some(Found { key, glsn, encoded, view: walk.view(), at }), false));
+                }
+            }
+            Ok((None, false))
+        })?;
+        (self.next, self.is_done) = (next, is_done);
+        Ok(())
+    }
+
     /// Continues at `to` (forward) or directly before it (backward).
     fn skip(&mut self, committer: &Committer, to: &[u8]) -> Result<()> {
         self.next = None;
@@ -263,6 +305,14 @@ impl Side {
     }
 }
 
+/// The value of a row that may be read ahead: one that is stored inline and does not expire.
+fn row_ahead<'s>(stored: &Stored<'s>, keys_only: bool) -> Option<&'s [u8]> {
+    if *stored == Stored::Deleted || stored.expiry().is_some() {
+        return None;
+    }
+    if keys_only { Some(&[]) } else { stored.value().inline_value() }
+}
+
 /// The version of a key at a moment.
 fn version_at(view: &Arc<View>, key: &[u8], at: Glsn) -> Result<Option<Found>> {
     let Some(hit) = view.get(key, at)? else { return Ok(None) };
@@ -322,6 +372,18 @@ impl<'t> OnBranch<'t> {
 }
 
 impl Sources<'_> {
+    /// The first of the next keys of the sources besides main.
+    fn limit(&self, direction: Direction) -> Option<Vec<u8>> {
+        let own = self.own.as_ref().and_then(Own::next_key);
+        let side = self.side.next.as_ref().map(|(key, _)| &key[..]);
+        let both = own.into_iter().chain(side);
+        match direction {
+            Direction::Forward => both.min(),
+            Direction::Backward => both.max(),
+        }
+        .map(<[u8]>::to_vec)
+    }
+
     fn heap_bytes(&self) -> usize {
         let next = self.side.next.as_ref();
         let next = next.map_or(0, |(key, found)| key.capacity() + found.heap_bytes());
@@ -443,6 +505,21 @@ impl<'t> Range<'t> {
             return Ok(false);
         }
         self.expiry = stored.expiry();
+        if from == From::Main
+            && let Some(value) = row_ahead(&stored, self.keys_only)
+            && self.rows.push(&found.key, value, None)
+        {
+            let limit = sources.limit(self.direction);
+            let (committer, rows) = (&self.committer, &mut self.rows);
+            sources.main.read_ahead(
+                committer,
+                rows,
+                limit.as_deref(),
+                self.direction,
+                self.keys_only,
+            )?;
+            return Ok(true);
+        }
         if !self.keys_only {
             self.load_found(&found)?;
         }
@@ -503,6 +580,6 @@ impl<'t> Range<'t> {
     pub(super) fn own_bytes(&self) -> usize {
         let own_value = if self.value.charged_bytes() > 0 { 0 } else { self.value.capacity() };
         let span = self.span.as_ref().map_or(0, Span::heap_bytes);
-        self.key.heap_bytes() + own_value + span
+        self.key.heap_bytes() + self.rows.heap_bytes() + own_value + span
     }
 }
