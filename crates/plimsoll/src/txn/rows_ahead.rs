@@ -60,9 +60,14 @@ impl RowsAhead {
         self.rows.len() >= self.of_sitting || self.bytes.len() >= BYTES_MAX
     }
 
+    /// Whether a row is small enough.
+    pub(crate) fn takes(key: &[u8], value: &[u8]) -> bool {
+        key.len() <= KEY_BYTES_MAX && value.len() <= VALUE_BYTES_MAX
+    }
+
     /// Adds a row, and when its value expires; false if it is too large.
     pub(crate) fn push(&mut self, key: &[u8], value: &[u8], expiry: Option<Expiry>) -> bool {
-        if key.len() > KEY_BYTES_MAX || value.len() > VALUE_BYTES_MAX {
+        if !Self::takes(key, value) {
             return false;
         }
         self.bytes.extend_from_slice(key);

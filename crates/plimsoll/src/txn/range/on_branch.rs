@@ -41,6 +41,8 @@ struct Sources<'t> {
     main: Feed,
     side: Side,
     own: Option<Own<'t>>,
+    /// An error that is returned after the rows that were read before it.
+    failed: Option<Error>,
 }
 
 /// A committed version.
@@ -372,6 +374,21 @@ impl<'t> OnBranch<'t> {
 }
 
 impl Sources<'_> {
+    /// Whether the next key, which `from` has, can be added to rows read ahead, or is deleted.
+    fn is_ahead(&self, from: From, key: &[u8], keys_only: bool) -> bool {
+        let found = match from {
+            From::Own => None,
+            From::Side => self.side.next.as_ref().map(|(_, found)| found),
+            From::Main => self.main.next.as_ref(),
+        };
+        found.is_some_and(|found| {
+            let stored = found.stored();
+            let is_deleted = stored.expiry() == Some(Expiry::OF_DELETION);
+            let value = row_ahead(&stored, keys_only);
+            is_deleted || value.is_some_and(|value| RowsAhead::takes(key, value))
+        })
+    }
+
     /// The first of the next keys of the sources besides main.
     fn limit(&self, direction: Direction) -> Option<Vec<u8>> {
         let own = self.own.as_ref().and_then(Own::next_key);
@@ -423,6 +440,9 @@ impl<'t> Range<'t> {
             Some(sources) => sources,
             None => sources.insert(self.begin_on_branch(lens)?),
         };
+        if let Some(error) = sources.failed.take() {
+            return Err(error);
+        }
         sources.own.iter_mut().try_for_each(|own| own.walk.come_back())?;
         let more = self.step_in_sources(lens, sources);
         sources.own.iter_mut().for_each(|own| own.walk.leave_pages());
@@ -445,14 +465,20 @@ impl<'t> Range<'t> {
         let main = Feed::new(&self.committer, main, lens.on_main(at).glsn, direction)?;
         let feed = Feed::new(&self.committer, span, at.glsn, direction)?;
         let side = Side { feed, next: None, stem: Vec::new(), wanted: 0, steps: 0 };
-        Ok(Sources { main, side, own })
+        Ok(Sources { main, side, own, failed: None })
     }
 
     fn step_in_sources(&mut self, lens: &Lens, sources: &mut Sources<'t>) -> Result<bool> {
         let committer = Arc::clone(&self.committer);
         loop {
-            sources.main.fill(&committer, |_| true)?;
-            sources.side.fill(&committer, lens, self.direction)?;
+            let has_rows = self.rows.current().is_some();
+            let main = sources.main.fill(&committer, |_| true);
+            let filled = main.and_then(|_| sources.side.fill(&committer, lens, self.direction));
+            if has_rows && filled.is_err() {
+                sources.failed = filled.err();
+                return Ok(true);
+            }
+            filled?;
             let keys = [
                 (From::Own, sources.own.as_ref().and_then(Own::next_key)),
                 (From::Side, sources.side.next.as_ref().map(|(key, _)| &key[..])),
@@ -470,20 +496,23 @@ impl<'t> Range<'t> {
                     best = Some((from, key));
                 }
             }
-            let Some((from, next)) = best else { return Ok(false) };
+            let Some((from, next)) = best else { return Ok(has_rows) };
+            if has_rows && !sources.is_ahead(from, next, self.keys_only) {
+                return Ok(true);
+            }
             let mut key = self.key.take();
             key.clear();
             key.extend_from_slice(next);
             let returned = self.take_from(from, &key, sources);
             self.key.put(key);
-            if returned? {
+            if returned? && (self.rows.current().is_none() || self.rows.is_full()) {
                 return Ok(true);
             }
         }
     }
 
-    /// Moves all sources past `key`, and its value into the buffer if the branch sees one. Returns
-    /// whether it does.
+    /// Moves all sources past `key`, and its value into the buffer or the rows read ahead if the
+    /// branch sees one. Returns whether it does.
     fn take_from(&mut self, from: From, key: &[u8], sources: &mut Sources<'t>) -> Result<bool> {
         let side = sources.side.next.take_if(|(next, _)| *next == *key).map(|(_, found)| found);
         let main = sources.main.next.take_if(|found| *found.key == *key);
@@ -505,10 +534,12 @@ impl<'t> Range<'t> {
             return Ok(false);
         }
         self.expiry = stored.expiry();
-        if from == From::Main
-            && let Some(value) = row_ahead(&stored, self.keys_only)
-            && self.rows.push(&found.key, value, None)
+        if let Some(value) = row_ahead(&stored, self.keys_only)
+            && self.rows.push(key, value, None)
         {
+            if from == From::Side {
+                return Ok(true);
+            }
             let limit = sources.limit(self.direction);
             let (committer, rows) = (&self.committer, &mut self.rows);
             sources.main.read_ahead(
