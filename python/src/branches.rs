@@ -7,6 +7,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyDict, PyTuple};
 
+use crate::branch_log::BranchLog;
 use crate::bytes_like::BytesLike;
 use crate::errors::OrRaise;
 use crate::keyspace::{Keyspace, handle};
@@ -72,6 +73,12 @@ fn layers(place: Place) -> PyClassInitializer<BranchMapping> {
 fn place(store: &Arc<Store>, on: &Arc<OnBranch>, keyspace: plimsoll::Keyspace) -> PyResult<Place> {
     let when = if on.is_main()? { When::Now } else { When::On(Arc::clone(on)) };
     Ok(Place { store: Arc::clone(store), keyspace, when })
+}
+
+impl Branch {
+    pub(crate) fn on(&self) -> &OnBranch {
+        &self.on
+    }
 }
 
 #[pymethods]
@@ -292,6 +299,22 @@ impl Branch {
         let moment = moment.of(py, self.store.db()?)?;
         let reset = merge::reset(py, &self.store, self.on.get()?, moment, keyspaces)?;
         merge::preview_reset(py, reset)
+    }
+
+    /// The commits that the branch contains, newest first: its own, then those of its ancestors up
+    /// to the forks, as far as the log holds them. Commits of the store's own records of keyspaces,
+    /// cursors, tags and branches are left out.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> first = db.put(b"tea", b"3.10")
+    /// >>> draft = db.create_branch("draft")
+    /// >>> second = draft.put(b"tea", b"2.50")
+    /// >>> [commit.glsn for commit in draft.log()] == [second, first]
+    /// True
+    fn log(&self, py: Python<'_>) -> PyResult<BranchLog> {
+        let branch = self.on.get()?;
+        let log = py.detach(|| branch.log()).or_raise()?;
+        Ok(BranchLog::new(&self.store, log))
     }
 
     fn __repr__(&self) -> PyResult<String> {

@@ -109,6 +109,19 @@ impl Commit {
 
 #[pymethods]
 impl Commit {
+    /// Present name of the branch on which it changed keys; `None`: main, or it changed only the
+    /// store's own records of keyspaces, cursors, tags and branches. If the branch was deleted
+    /// since, a number that identifies it.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> glsn = db.create_branch("draft").put(b"a", b"1")
+    /// >>> db.log.commit(glsn).branch, db.log.commit(db.put(b"a", b"1")).branch
+    /// ('draft', None)
+    #[getter]
+    fn branch(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.with(py, |commit| Ok(commit.branch()?.map(|name| name.to_string())))
+    }
+
     /// Its GLSN.
     #[getter]
     fn glsn(&self) -> u64 {

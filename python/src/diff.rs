@@ -1,18 +1,23 @@
-//! The differences between two moments.
+//! The differences between two moments, or between two states of branches.
 
 use std::sync::{Mutex, PoisonError};
 
-use plimsoll::{Glsn, VersionInfo};
+use plimsoll::{Glsn, Moment, VersionInfo};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::PyBytes;
 
+use crate::branches::Branch;
+use crate::bytes_like::BytesLike;
 use crate::errors::OrRaise;
 use crate::fork::ForkSafe;
 use crate::history::Version;
+use crate::place::Place;
+use crate::snapshot::Snapshot;
 
-/// The keys whose values differ between two moments, in key order: an iterator, from
-/// `LiveMapping.diff`.
+/// The keys whose values differ between two states, in key order: an iterator, from
+/// `LiveMapping.diff` and `BranchMapping.diff`.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> before = db.put_many({b"coffee": b"4.50", b"tea": b"3.10"})
@@ -25,8 +30,57 @@ pub struct Diff {
     diff: Mutex<ForkSafe<plimsoll::Diff>>,
 }
 
+/// The differences between two states, which were given as numbers of commits, branches or
+/// snapshots. The numbers are moments of the branch of `place`.
+pub(crate) fn between(
+    py: Python<'_>,
+    place: &Place,
+    given: [&Bound<'_, PyAny>; 2],
+    prefix: Option<BytesLike<'_>>,
+) -> PyResult<Diff> {
+    let prefix = prefix.as_ref().map_or(&b""[..], BytesLike::get);
+    let branch = place.branch()?;
+    let [first, second] = [State::new(py, given[0])?, State::new(py, given[1])?];
+    if let (State::Glsn(first), State::Glsn(second)) = (&first, &second) {
+        let diff =
+            py.detach(|| branch.diff(&place.keyspace, *first, *second, prefix)).or_raise()?;
+        return Ok(Diff::new((first.0, second.0), diff));
+    }
+    let snapshot = |state| match state {
+        State::Glsn(at) => py.detach(|| branch.snapshot_at(Moment::Glsn(at))).or_raise(),
+        State::Open(snapshot) => Ok(snapshot),
+    };
+    let (first, second) = (snapshot(first)?, snapshot(second)?);
+    let db = place.store.db()?;
+    let diff = || db.diff_between(&place.keyspace, &first, &second, prefix);
+    Ok(Diff::new((first.at().0, second.at().0), py.detach(diff).or_raise()?))
+}
+
+/// A state as it was given.
+enum State {
+    Glsn(Glsn),
+    Open(plimsoll::Snapshot),
+}
+
+impl State {
+    fn new(py: Python<'_>, given: &Bound<'_, PyAny>) -> PyResult<Self> {
+        if let Ok(branch) = given.cast::<Branch>() {
+            return branch.get().on().snapshot(py).map(Self::Open);
+        }
+        if let Ok(snapshot) = given.cast::<Snapshot>() {
+            return snapshot.get().get(py).map(Self::Open);
+        }
+        match given.extract::<u64>() {
+            Err(error) if error.is_instance_of::<PyTypeError>(py) => Err(PyTypeError::new_err(
+                "a state must be the GLSN of a commit, a branch or a snapshot",
+            )),
+            glsn => Ok(Self::Glsn(Glsn(glsn?))),
+        }
+    }
+}
+
 impl Diff {
-    pub(crate) fn new(moments: (u64, u64), diff: plimsoll::Diff) -> Self {
+    fn new(moments: (u64, u64), diff: plimsoll::Diff) -> Self {
         Self { moments, diff: Mutex::new(ForkSafe::new(diff)) }
     }
 }
@@ -49,7 +103,7 @@ impl Diff {
     }
 }
 
-/// A key with different values at two moments.
+/// A key with different values in two states.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> before = db.put(b"tea", b"3.10")
@@ -80,19 +134,20 @@ impl Difference {
         PyBytes::new(py, &self.key)
     }
 
-    /// The last commit between the two moments that wrote or deleted the key.
+    /// The last commit between the two moments that wrote or deleted the key; of states of
+    /// different branches, the last one that only one of them contains.
     #[getter]
     fn by(&self) -> u64 {
         self.by.0
     }
 
-    /// The version at the first moment; `None` if the key had no value.
+    /// The version in the first state; `None` if the key had no value.
     #[getter]
     fn before(&self) -> Option<Version> {
         self.version(&self.before)
     }
 
-    /// The version at the second moment; `None` if the key had no value.
+    /// The version in the second state; `None` if the key had no value.
     #[getter]
     fn after(&self) -> Option<Version> {
         self.version(&self.after)

@@ -11,8 +11,8 @@ use crate::errors::OrRaise;
 use crate::fork::ForkSafe;
 use crate::moments::to_datetime_if_any;
 
-/// The retained versions of a key, newest first: an iterator, from `LiveMapping.history`. It keeps
-/// the moment of its creation readable.
+/// The retained versions of a key, newest first: an iterator, from `LiveMapping.history` and
+/// `BranchMapping.history`. It keeps the moment of its creation readable.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> db[b"tea"] = b"3.10"

@@ -11,6 +11,7 @@
 mod admin;
 mod archive;
 mod block;
+mod branch_log;
 mod branches;
 mod bytes_like;
 mod calls;
@@ -59,6 +60,8 @@ mod _native {
     };
     #[pymodule_export]
     use crate::block::Block;
+    #[pymodule_export]
+    use crate::branch_log::BranchLog;
     #[pymodule_export]
     use crate::branches::{Branch, BranchInfo, BranchMapping};
     #[pymodule_export]

@@ -1,12 +1,11 @@
 //! The current state of a keyspace, with operations that only the present supports, such as
 //! history, watches and bulk loads.
 
-use plimsoll::Glsn;
 use pyo3::PyClass;
 use pyo3::prelude::*;
 
 use crate::bytes_like::BytesLike;
-use crate::diff::Diff;
+use crate::diff::{self, Diff};
 use crate::errors::OrRaise;
 use crate::history::History;
 use crate::many;
@@ -64,31 +63,32 @@ impl LiveMapping {
         Ok(History::new(key, history))
     }
 
-    /// The keys beginning with `prefix` whose values differ between two moments, in key order. Each
-    /// moment is read in the keyspace that had this name then.
+    /// The keys beginning with `prefix` whose values differ between two states, in key order. A
+    /// state is a GLSN, a branch as it is now, or a snapshot, which may be one of a branch. Each
+    /// state is read in the keyspace that had this name then.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> before = db.put(b"tea", b"3.10")
     /// >>> after = db.put(b"tea", b"3.20")
     /// >>> [(d.key, d.before.value(), d.after.value()) for d in db.diff(before, after)]
     /// [(b'tea', b'3.10', b'3.20')]
+    /// >>> draft = db.create_branch("draft")
+    /// >>> draft[b"cocoa"] = b"4.00"
+    /// >>> [d.key for d in db.diff(db.main, draft)]
+    /// [b'cocoa']
     #[pyo3(signature = (first, second, prefix = None))]
     fn diff(
         this: PyRef<'_, Self>,
-        first: u64,
-        second: u64,
+        first: &Bound<'_, PyAny>,
+        second: &Bound<'_, PyAny>,
         prefix: Option<BytesLike<'_>>,
     ) -> PyResult<Diff> {
-        let (py, place) = (this.py(), place(&this));
-        let db = place.store.db()?;
-        let prefix = prefix.as_ref().map_or(&b""[..], BytesLike::get);
-        let diff =
-            py.detach(|| db.diff(&place.keyspace, Glsn(first), Glsn(second), prefix)).or_raise()?;
-        Ok(Diff::new((first, second), diff))
+        diff::between(this.py(), place(&this), [first, second], prefix)
     }
 
     /// Watches the keys that begin with `prefix`: an iterator over their changes that waits for the
-    /// next one. It starts at the commit `start`, or with the next commit.
+    /// next one. It starts at the commit `start`, or with the next commit. Only commits on branch
+    /// main are watched: `Branch.watch` watches another one.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> with db.watch(b"user/") as watch:
@@ -102,15 +102,7 @@ impl LiveMapping {
         prefix: Option<BytesLike<'_>>,
         start: Option<u64>,
     ) -> PyResult<Watch> {
-        let place = place(&this);
-        let db = place.store.db()?;
-        let from = match start {
-            Some(start) => Glsn(start),
-            None => place.store.newest(this.py(), plimsoll::Db::newest)?.next(),
-        };
-        let prefix = prefix.as_ref().map_or(&b""[..], BytesLike::get);
-        let commits = db.watch(&place.keyspace, prefix, from).or_raise()?;
-        Ok(Watch::new(&place.store, commits))
+        Watch::of_place(this.py(), place(&this), prefix, start)
     }
 
     /// Like `watch`, for asyncio: `async for change in db.watch_async(b"user/")`.

@@ -260,6 +260,14 @@ impl Place {
         Self { store: Arc::clone(store), keyspace, when: When::Now }
     }
 
+    /// The branch of a place that is read now; main for others.
+    pub(crate) fn branch(&self) -> PyResult<plimsoll::Branch> {
+        match &self.when {
+            When::On(branch) => branch.get().cloned(),
+            _ => Ok(self.store.db()?.main()),
+        }
+    }
+
     /// The same moment in another keyspace.
     pub(crate) fn in_keyspace(&self, keyspace: Keyspace) -> Self {
         Self { store: Arc::clone(&self.store), keyspace, when: self.when.clone() }

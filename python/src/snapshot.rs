@@ -42,6 +42,12 @@ impl Snapshot {
     }
 }
 
+impl Snapshot {
+    pub(crate) fn get(&self, py: Python<'_>) -> PyResult<plimsoll::Snapshot> {
+        self.open.get(py)
+    }
+}
+
 #[pymethods]
 impl Snapshot {
     /// GLSN of its moment.

@@ -8,14 +8,16 @@ use plimsoll::{FeedHandle, Glsn, Result as EngineResult};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+use crate::bytes_like::BytesLike;
 use crate::commits::Change;
-use crate::errors::closed;
+use crate::errors::{OrRaise, closed};
 use crate::feed::{Feed, Follow};
 use crate::options::timeout as timeout_of;
+use crate::place::Place;
 use crate::store::{Store, ended_by_exit};
 
 /// The changes of keys with a prefix, as they are committed: an iterator that waits, from
-/// `LiveMapping.watch`.
+/// `LiveMapping.watch` and `BranchMapping.watch`.
 ///
 /// It ends when it is closed, by `close` (even from another thread) or at the end of a `with`
 /// block. Ctrl-C interrupts it. An unreadable commit is not skipped; each call reads it again.
@@ -77,7 +79,24 @@ impl Follow for Changes {
 }
 
 impl Watch {
-    pub(crate) fn new(store: &Arc<Store>, commits: plimsoll::Commits) -> Self {
+    /// Watches keys of a keyspace on the branch of a place.
+    pub(crate) fn of_place(
+        py: Python<'_>,
+        place: &Place,
+        prefix: Option<BytesLike<'_>>,
+        start: Option<u64>,
+    ) -> PyResult<Self> {
+        let branch = place.branch()?;
+        let from = match start {
+            Some(start) => Glsn(start),
+            None => place.store.newest(py, plimsoll::Db::newest)?.next(),
+        };
+        let prefix = prefix.as_ref().map_or(&b""[..], BytesLike::get);
+        let commits = py.detach(|| branch.watch(&place.keyspace, prefix, from)).or_raise()?;
+        Ok(Self::new(&place.store, commits))
+    }
+
+    fn new(store: &Arc<Store>, commits: plimsoll::Commits) -> Self {
         let changes = Changes { commits, unread: None, ahead: VecDeque::new(), commit: Glsn::NONE };
         Self { store: Arc::clone(store), changes: Feed::new(changes) }
     }

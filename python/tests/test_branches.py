@@ -227,3 +227,97 @@ def test_a_branch_is_reverted_and_reset(db: plimsoll.Db) -> None:
     with pytest.raises(plimsoll.InvalidInput, match='on branch "main"'):
         draft.revert(on_main)
     assert db.main.reset_to(before) is not None and dict(db) == {b"a": b"1"}
+
+
+def test_history_and_log_of_a_branch(db: plimsoll.Db) -> None:
+    first = db.put(b"a", b"1")
+    draft = db.create_branch("draft")
+    db[b"a"] = b"9"
+    second = draft.put(b"a", b"2")
+    gone = draft.delete(b"a")
+    versions = list(draft.history(b"a"))
+    assert [(version.glsn, version.value()) for version in versions] == [
+        (gone, None),
+        (second, b"2"),
+        (first, b"1"),
+    ]
+    assert versions[0].deleted and not versions[1].deleted
+    assert [version.value() for version in db.main.history(b"a")] == [b"9", b"1"]
+    users = draft.keyspace("users")
+    in_users = users.put(b"ada", b"Ada")
+    assert [version.glsn for version in users.history(b"ada")] == [in_users]
+    assert list(db.keyspace("users").history(b"ada")) == []
+    log = draft.log()
+    assert isinstance(log, plimsoll.BranchLog)
+    assert [commit.glsn for commit in log] == [in_users, gone, second, first]
+    assert [commit.branch for commit in draft.log()] == ["draft"] * 3 + [None]
+    assert len(list(db.main.log())) == 2
+    db.delete_branch("draft")
+    for use in (lambda: draft.history(b"a"), draft.log, draft.watch):
+        with pytest.raises(plimsoll.InvalidInput, match='no branch "draft"'):
+            use()
+
+
+def test_states_of_branches_are_compared(db: plimsoll.Db) -> None:
+    before = db.put_many({b"a": b"1", b"b": b"2"})
+    draft = db.create_branch("draft")
+    on_draft = draft.put(b"a", b"3")
+    del draft[b"b"]
+    on_main = db.put(b"c", b"4")
+
+    def shown(diff: plimsoll.Diff) -> list[tuple[bytes, bytes | None, bytes | None]]:
+        def value(version: plimsoll.Version | None) -> bytes | None:
+            return version.value() if version else None
+
+        return [(d.key, value(d.before), value(d.after)) for d in diff]
+
+    there = [(b"a", b"1", b"3"), (b"b", b"2", None), (b"c", b"4", None)]
+    back = [(key, after, before) for key, before, after in there]
+    assert shown(db.diff(db.main, draft)) == there == shown(draft.diff(db.main, draft))
+    assert shown(db.diff(draft, db.main)) == back == shown(db.diff(draft, on_main))
+    assert shown(db.diff(db.main, draft, b"b")) == there[1:2]
+    assert [d.by for d in db.diff(db.main, draft)][::2] == [on_draft, on_main]
+    with draft.snapshot() as snapshot, draft.at(before) as past:
+        draft[b"a"] = b"5"
+        assert shown(db.diff(snapshot, draft)) == [(b"a", b"3", b"5")]
+        assert shown(db.diff(past, snapshot)) == there[:2]
+    # Numbers are moments of the branch.
+    assert shown(draft.diff(before, on_draft)) == there[:1]
+    assert shown(db.diff(before, on_draft)) == [] == shown(db.diff(before, draft.at(before)))
+    users = draft.keyspace("users")
+    users[b"ada"] = b"Ada"
+    assert shown(users.diff(db.main, draft)) == [(b"ada", None, b"Ada")]
+    for wrong in ("draft", None, 1.5):
+        with pytest.raises(TypeError, match="a state must be"):
+            db.diff(0, wrong)  # type: ignore[arg-type]
+    with pytest.raises(OverflowError):
+        db.diff(0, -1)
+    with pytest.raises(plimsoll.Closed):
+        db.diff(0, past)
+
+
+def test_a_watch_sees_one_branch(db: plimsoll.Db) -> None:
+    first = db.put(b"a/0", b"0")
+    draft = db.create_branch("draft")
+    with draft.watch(b"a/", start=first) as watch, db.watch(b"a/") as on_main:
+        draft[b"b"] = b"1"
+        draft[b"a/1"] = b"2"
+        db[b"a/2"] = b"3"
+        del draft[b"a/1"]
+        change = watch.next(timeout=60)
+        assert change and (change.key, change.value(), change.branch) == (b"a/1", b"2", "draft")
+        position = watch.position
+        change = watch.next(timeout=60)
+        assert change and (change.key, change.deleted, change.expires) == (b"a/1", True, None)
+        assert watch.next(timeout=0) is None
+        change = on_main.next(timeout=60)
+        assert change and (change.key, change.branch) == (b"a/2", None)
+        assert on_main.next(timeout=0) is None
+    with draft.watch(b"a/", start=position) as watch:
+        change = watch.next(timeout=60)
+        assert change and change.deleted
+        draft.keyspace("users")[b"a/3"] = b"4"
+        assert watch.next(timeout=0) is None
+        db.delete_branch("draft")
+        with pytest.raises(plimsoll.InvalidInput, match='no branch "draft"'):
+            watch.next(timeout=60)

@@ -455,10 +455,12 @@ pub(crate) struct Scan {
 #[command(after_help = "\
 Prints for each version its GLSN, its time (the committer's, for an imported commit), its size, \
 and a summary of the metadata of the \
-commit that wrote it (id, author and subject, for a Git commit). Exit code 1: the key never existed.
+commit that wrote it (id, author and subject, for a Git commit). On a branch, those of its \
+ancestors follow, up to the forks. Exit code 1: the key never existed.
 
 Examples:
   plimsoll history demo.plimsoll README.md
+  plimsoll history demo.plimsoll README.md --branch draft
   plimsoll history demo.plimsoll README.md --limit 1 --json")]
 pub(crate) struct History {
     /// Store
@@ -469,31 +471,38 @@ pub(crate) struct History {
     #[arg(long, value_name = "COUNT", value_parser = parse_count)]
     pub(crate) limit: Option<u64>,
     #[command(flatten)]
+    pub(crate) on: OnBranch,
+    #[command(flatten)]
     pub(crate) keys: Keys,
 }
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
 + added, - removed, ~ changed, with the sizes before and after and a summary of the last commit \
-in between that wrote the key. Rewriting the same value is not a difference. A pipe gets sign, \
-bytes before, bytes after, key and summary, \
-tab-separated. Exit code 0: no differences; 1: there are some.
+in between that wrote the key; of two branches, of the last commit that only one of them \
+contains. Rewriting the same value is not a difference. A pipe gets sign, bytes before, bytes \
+after, key and summary, tab-separated. Exit code 0: no differences; 1: there are some.
+
+A moment without a branch is one of main, or of the branch that --branch names.
 
 Examples:
   plimsoll diff demo.plimsoll 100 200
+  plimsoll diff demo.plimsoll main..draft
+  plimsoll diff demo.plimsoll draft@{120}..draft src/
   plimsoll diff demo.plimsoll commit:1a2b3c4 newest
   plimsoll diff demo.plimsoll 2024-01-01 now src/ --json")]
 pub(crate) struct Diff {
     /// Store
     pub(crate) store: PathBuf,
-    /// Earlier moment: a GLSN, a time or commit:ID, as for `get --at`
-    #[arg(value_parser = parse_at)]
-    pub(crate) before: At,
-    /// Later moment, or newest
-    #[arg(value_parser = parse_at)]
-    pub(crate) after: At,
+    /// Earlier moment: a GLSN, a time, commit:ID or a tag, as for `get --at`; a branch, or a moment
+    /// on one; or both moments: A..B
+    pub(crate) before: String,
+    /// Later moment, or newest; not with A..B
+    pub(crate) after: Option<OsString>,
     /// Only keys with this prefix
     pub(crate) prefix: Option<OsString>,
+    #[command(flatten)]
+    pub(crate) on: OnBranch,
     #[command(flatten)]
     pub(crate) keys: Keys,
 }
@@ -521,8 +530,12 @@ is a commit: with --follow, if a process has the store \
 for itself, entries are printed, and the cursor advances when that process closes it. \
 Commits that only advance cursors are not shown.
 
+With --branch, only the commits that changed keys on this branch are printed, then those of its \
+ancestors, up to the forks.
+
 Examples:
   plimsoll log demo.plimsoll --limit 20
+  plimsoll log demo.plimsoll --branch draft --ops
   plimsoll log demo.plimsoll --since \"2 weeks ago\"
   plimsoll log demo.plimsoll --key README.md --until 2024-01-31
   plimsoll log demo.plimsoll --reverse --from 100 --ops --json
@@ -568,6 +581,9 @@ pub(crate) struct Log {
     /// Skip damaged data, report it on standard error, and exit with code 4
     #[arg(long, conflicts_with = "follow")]
     pub(crate) skip_damaged: bool,
+    /// Only commits that this branch contains [default: the entries of all branches]
+    #[arg(long, value_name = "BRANCH", conflicts_with = "stream")]
+    pub(crate) branch: Option<String>,
     #[command(flatten)]
     pub(crate) keys: Keys,
 }

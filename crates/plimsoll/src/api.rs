@@ -3,10 +3,13 @@
 
 pub(crate) mod admin;
 mod branch;
+mod branch_history;
+pub(crate) mod branch_log;
 pub(crate) mod branches;
 pub(crate) mod commit;
 pub(crate) mod commits;
 pub(crate) mod db;
+pub(crate) mod diff;
 mod expiry;
 pub(crate) mod feed;
 pub(crate) mod feed_handle;
@@ -17,6 +20,8 @@ pub(crate) mod log_hold;
 pub(crate) mod sizes;
 pub(crate) mod skip;
 pub(crate) mod snapshot;
+pub(crate) mod state_diff;
 pub(crate) mod state_hash;
 mod tags;
 pub(crate) mod updates;
+pub(crate) mod written;

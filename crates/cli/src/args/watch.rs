@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Keys;
+use super::{Keys, OnBranch};
 use crate::number::{parse_count, parse_glsn};
 
 #[derive(Args, Debug)]
@@ -23,10 +23,14 @@ printed again, because the command may have stopped between them. --from fails i
 trimmed past it; a cursor (`plimsoll cursor`) prevents that. If the GLSN is not in the log yet, \
 the command waits for it.
 
+Only changes on one branch are printed: on main, or on that of --branch, without those of its \
+ancestors. If the branch is deleted, the command fails.
+
 Examples:
   plimsoll watch demo.plimsoll
   plimsoll watch demo.plimsoll src/ --from 1
-  plimsoll watch demo.plimsoll admin/ --keyspace users --json")]
+  plimsoll watch demo.plimsoll admin/ --keyspace users --json
+  plimsoll watch demo.plimsoll --branch draft")]
 pub(crate) struct Watch {
     /// Store
     pub(crate) store: PathBuf,
@@ -38,6 +42,8 @@ pub(crate) struct Watch {
     /// Exit after this many changes
     #[arg(long, value_name = "COUNT", value_parser = parse_count)]
     pub(crate) limit: Option<u64>,
+    #[command(flatten)]
+    pub(crate) on: OnBranch,
     #[command(flatten)]
     pub(crate) keys: Keys,
 }

@@ -13,7 +13,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::load::input::{BYTE_ORDER_MARK, Input};
 use crate::output::{Fact, Output, Reader};
-use crate::script::session::{Done, Mode, Session};
+use crate::script::session::{Done, Mode, Place, Session};
 use crate::script::statement::parse;
 use crate::size::count_of;
 use crate::store;
@@ -36,8 +36,8 @@ pub(crate) fn run(globals: &Globals, args: &Batch, output: &mut Output) -> Outco
     )?;
     let mode = if args.each_line { Mode::EachLine } else { Mode::Whole };
     let opened = Opened { db: &db, globals, store: &args.store };
-    let answer = |what, words: &[_], keyspace: &str, output: &mut _| {
-        report::answer(what, words, opened, keyspace, output)
+    let answer = |what, words: &[_], place: Place<'_>, output: &mut _| {
+        report::answer(what, words, opened, place, output)
     };
     let branch = branches::find(&db, args.on.name())?;
     let mut session = Session::new(&db, &answer, mode, branch, args.keyspace.keyspace.clone());

@@ -1,15 +1,19 @@
-//! `plimsoll diff`: lists the keys that differ between two moments.
+//! `plimsoll diff`: lists the keys that differ between two moments, of the same or of different
+//! branches.
 
-use plimsoll::{Db, Difference, Glsn, VersionInfo};
+use std::ffi::OsString;
+
+use plimsoll::{Branch, Db, Difference, Glsn, Moment, Snapshot, VersionInfo};
 use serde_json::{Map, Value, json};
 
 use crate::about::About;
 use crate::args::{Diff, Globals};
 use crate::bytes::{put_json, shorten, show_bytes, show_key};
 use crate::exit::{Exit, Failure, Outcome};
+use crate::moment::{At, MAIN, parse_at};
 use crate::output::{Output, Reader, Style};
 use crate::size::{count_of, show_size};
-use crate::{keyspaces, moment, store};
+use crate::{branches, keyspaces, moment, store};
 
 pub(crate) fn run(globals: &Globals, args: Diff, output: &mut Output) -> Outcome {
     let db = store::open_to_read(globals, &args.store)?;
@@ -19,28 +23,128 @@ pub(crate) fn run(globals: &Globals, args: Diff, output: &mut Output) -> Outcome
 /// Prints the differences between two moments of an open store.
 pub(crate) fn print(db: &Db, args: Diff, output: &mut Output) -> Outcome {
     let hex = args.keys.hex;
-    let prefix = args.keys.optional(args.prefix)?;
-    let keyspace = keyspaces::keyspace_ever(db, args.keys.keyspace())?;
+    let asked = Asked::new(db, &args.before, args.after, args.prefix)?;
+    let prefix = args.keys.optional(asked.prefix)?.unwrap_or_default();
     let name = args.keys.keyspace();
-    let (before, after) =
-        (moment::glsn(db, &args.before, name)?, moment::glsn(db, &args.after, name)?);
+    let keyspace = keyspaces::keyspace_ever(db, name)?;
+    let branch = branches::find(db, args.on.name())?;
+    let state = |text: &str| State::new(db, &branch, text, name);
+    let (before, after) = (state(&asked.before)?, state(&asked.after)?);
+    let diff = match (&before, &after) {
+        (State::OfMain(before), State::OfMain(after)) => {
+            db.diff(&keyspace, *before, *after, &prefix)?
+        }
+        _ => db.diff_between(&keyspace, &before.snapshot(db)?, &after.snapshot(db)?, &prefix)?,
+    };
     let mut changes = 0;
-    for change in
-        db.diff(&keyspace, Glsn(before), Glsn(after), prefix.as_deref().unwrap_or_default())?
-    {
+    for change in diff {
         let change = change?;
         print_change(&change, &About::at(db, change.by.0)?, hex, output)?;
         changes += 1;
     }
     if output.reader() == Reader::People {
-        let summary = format!(
-            "{} between GLSN {before} and {after}",
-            count_of(changes, "difference", "differences")
-        );
+        let moments = match (&before, &after) {
+            (State::OfMain(before), State::OfMain(after)) => format!("GLSN {before} and {after}"),
+            _ => format!("{} and {}", before.show(&asked.before), after.show(&asked.after)),
+        };
+        let summary =
+            format!("{} between {moments}", count_of(changes, "difference", "differences"));
         let summary = output.paint(Style::Faint, &summary);
         output.line(&summary)?;
     }
     Ok(if changes == 0 { Exit::Done } else { Exit::No })
+}
+
+/// The moments as given, and the prefix of the keys.
+struct Asked {
+    before: String,
+    after: String,
+    prefix: Option<OsString>,
+}
+
+impl Asked {
+    fn new(
+        db: &Db,
+        before: &str,
+        after: Option<OsString>,
+        prefix: Option<OsString>,
+    ) -> Result<Self, Failure> {
+        // A tag's name may contain `..`.
+        let both = before.split_once("..").filter(|_| db.tag_at(before).is_err());
+        match (both, after, prefix) {
+            (Some((before, after)), prefix, None) => {
+                Ok(Self { before: before.to_owned(), after: after.to_owned(), prefix })
+            }
+            (Some(_), _, Some(_)) => Err(Failure::usage(format!(
+                "`{before}` names both moments; after it comes only a prefix of the keys"
+            ))),
+            (None, Some(after), prefix) => {
+                let not_text = |_| Failure::usage("the later moment is not valid UTF-8");
+                Ok(Self {
+                    before: before.to_owned(),
+                    after: after.into_string().map_err(not_text)?,
+                    prefix,
+                })
+            }
+            (None, None, _) => Err(Failure::usage(format!(
+                "the later moment is missing; write e.g. `{before} newest`, or {before}..draft for \
+                 that of a branch"
+            ))),
+        }
+    }
+}
+
+/// One of the two states.
+enum State {
+    OfMain(Glsn),
+    OnBranch(Snapshot),
+}
+
+impl State {
+    /// The state that `text` names; `branch` is that of a moment which names none.
+    fn new(db: &Db, branch: &Branch, text: &str, keyspace: &str) -> Result<Self, Failure> {
+        let at = parse_at(text).map_err(Failure::usage)?;
+        let at = match at {
+            At::Tag(name) if is_branch(db, &name)? => At::Branch { name, at: Box::new(At::Newest) },
+            at => at,
+        };
+        let is_of_main = match &at {
+            At::Branch { name, .. } => name == MAIN,
+            _ => branch.name() == MAIN,
+        };
+        Ok(match (is_of_main, at) {
+            (true, At::Branch { at, .. }) => Self::OfMain(Glsn(moment::glsn(db, &at, keyspace)?)),
+            (true, at) => Self::OfMain(Glsn(moment::glsn(db, &at, keyspace)?)),
+            (false, at) => Self::OnBranch(branches::snapshot(db, branch, Some(&at), keyspace)?),
+        })
+    }
+
+    fn snapshot(&self, db: &Db) -> Result<Snapshot, Failure> {
+        match self {
+            Self::OfMain(glsn) => Ok(db.snapshot_at(Moment::Glsn(*glsn))?),
+            Self::OnBranch(snapshot) => Ok(snapshot.clone()),
+        }
+    }
+
+    /// For people; `text` as it was given.
+    fn show(&self, text: &str) -> String {
+        match self {
+            Self::OfMain(glsn) => format!("GLSN {glsn}"),
+            Self::OnBranch(_) => text.to_owned(),
+        }
+    }
+}
+
+/// Whether a word is the name of a branch, and not that of a tag.
+fn is_branch(db: &Db, name: &str) -> Result<bool, Failure> {
+    let is_branch = name == MAIN || db.branch(name).is_ok();
+    match (is_branch, db.tag_at(name).is_ok()) {
+        (true, true) => Err(Failure::usage(format!(
+            "`{name}` is a tag and a branch; write {name}@{{newest}} for the branch, and \
+             main@{{{name}}} for the tag"
+        ))),
+        (is_branch, _) => Ok(is_branch),
+    }
 }
 
 fn print_change(

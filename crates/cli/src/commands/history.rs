@@ -1,10 +1,11 @@
-//! `plimsoll history`: lists every retained version of a key.
+//! `plimsoll history`: lists every retained version of a key on a branch.
 
-use plimsoll::{Db, VersionInfo};
+use plimsoll::{Branch, Db, VersionInfo};
 use serde_json::{Map, json};
 
 use crate::about::About;
 use crate::args::{Globals, History};
+use crate::branches;
 use crate::bytes::{shorten, show_bytes, show_key};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keyspaces;
@@ -16,20 +17,29 @@ use crate::time::show_time;
 pub(crate) fn run(globals: &Globals, args: History, output: &mut Output) -> Outcome {
     let key = args.keys.key(args.key)?;
     store::read_newest(globals, &args.store, output, |db, output| {
-        list(db, args.keys.keyspace(), &key, args.limit, output)
+        let branch = branches::find(db, args.on.name())?;
+        list(db, &branch, args.keys.keyspace(), &key, args.limit, output)
     })
 }
 
 /// Prints the versions of a key of an open store.
 pub(crate) fn print(db: &Db, args: History, output: &mut Output) -> Outcome {
     let key = args.keys.key(args.key)?;
-    list(db, args.keys.keyspace(), &key, args.limit, output)
+    let branch = branches::find(db, args.on.name())?;
+    list(db, &branch, args.keys.keyspace(), &key, args.limit, output)
 }
 
-fn list(db: &Db, keyspace: &str, key: &[u8], limit: Option<u64>, output: &mut Output) -> Outcome {
+fn list(
+    db: &Db,
+    branch: &Branch,
+    keyspace: &str,
+    key: &[u8],
+    limit: Option<u64>,
+    output: &mut Output,
+) -> Outcome {
     let keyspace = keyspaces::keyspace_ever(db, keyspace)?;
     let mut versions = 0;
-    for version in db.history(&keyspace, key)?.take(usize_of(limit)) {
+    for version in branch.history(&keyspace, key)?.take(usize_of(limit)) {
         let version = version?;
         if versions == 0 && output.reader() == Reader::People {
             let header = output.paint(

@@ -7,9 +7,10 @@ mod follow;
 mod glsns;
 
 use jiff::{SignedDuration, Timestamp};
-use plimsoll::{Db, Error, Glsn};
+use plimsoll::{Branch, Db, Error, Glsn};
 
 use crate::args::{Globals, Log};
+use crate::branches;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keyspaces;
 use crate::moment;
@@ -96,13 +97,16 @@ impl Walk {
         output: &mut Output,
     ) -> Result<(), Failure> {
         let (since, until) = self.times(db)?;
+        let branch = self.args.branch.as_deref();
+        let branch = branch.map(|name| branches::find(db, Some(name))).transpose()?;
+        let branch = branch.as_ref();
         let to = self.args.to.unwrap_or(u64::MAX).min(newest.0).min(until);
-        let mut glsns = self.glsns(db, from.max(since), to, order)?;
+        let mut glsns = self.glsns(db, branch, from.max(since), to, order)?;
         while self.left > 0 {
             let Some(glsn) = glsns.next() else { break };
             let printed = match glsn {
                 Ok(glsn) => {
-                    let printed = self.printer.print(db, glsn, output);
+                    let printed = self.printer.print(db, branch, glsn, output);
                     printed
                         .map(|printed| printed.then_some(glsn))
                         .map_err(|failure| name_entry(&self.args, glsn, failure))
@@ -143,6 +147,7 @@ impl Walk {
     fn glsns<'a>(
         &self,
         db: &'a Db,
+        branch: Option<&Branch>,
         from: u64,
         to: u64,
         order: Order,
@@ -150,7 +155,9 @@ impl Walk {
         match (&self.key, self.args.stream) {
             (Some(key), _) => {
                 let keyspace = keyspaces::keyspace_ever(db, self.args.keys.keyspace())?;
-                glsns::of_key(db, &keyspace, key, from..=to, order)
+                let main = || db.main();
+                let branch = branch.cloned().unwrap_or_else(main);
+                glsns::of_key(&branch, &keyspace, key, from..=to, order)
             }
             (None, Some(stream)) => Ok(glsns::of_stream(db, stream, from..=to, order)),
             (None, None) => Ok(glsns::all(from..=to, order)),

@@ -14,6 +14,7 @@ use crate::args::{self, Globals};
 use crate::commands::{diff, history, log, stat};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Output;
+use crate::script::session::Place;
 use crate::script::statement::Report;
 use crate::script::words::Word;
 
@@ -30,27 +31,27 @@ pub(super) fn answer(
     report: Report,
     words: &[Word],
     opened: Opened<'_>,
-    keyspace: &str,
+    place: Place<'_>,
     output: &mut Output,
 ) -> Outcome {
     let Opened { db, globals, store } = opened;
     match report {
-        Report::History => match read("history", words, store, keyspace, output)? {
+        Report::History => match read("history", words, store, place, output)? {
             Some(args) => history::print(db, args, output),
             None => Ok(Exit::Done),
         },
-        Report::Log => match read::<args::Log>("log", words, store, keyspace, output)? {
+        Report::Log => match read::<args::Log>("log", words, store, place, output)? {
             Some(args) if args.follow || args.cursor.is_some() => Err(Failure::usage(
                 "--follow and --cursor are options of the command `plimsoll log` only",
             )),
             Some(args) => log::print(db, args, output),
             None => Ok(Exit::Done),
         },
-        Report::Diff => match read("diff", words, store, keyspace, output)? {
+        Report::Diff => match read("diff", words, store, place, output)? {
             Some(args) => diff::print(db, args, output),
             None => Ok(Exit::Done),
         },
-        Report::Stat => match read("stat", words, store, keyspace, output)? {
+        Report::Stat => match read("stat", words, store, place, output)? {
             Some(args) => stat::print(globals, &args, db, output),
             None => Ok(Exit::Done),
         },
@@ -62,7 +63,7 @@ fn read<T: Args + FromArgMatches>(
     name: &'static str,
     words: &[Word],
     store: &Path,
-    keyspace: &str,
+    place: Place<'_>,
     output: &mut Output,
 ) -> Result<Option<T>, Failure> {
     let command = args::with_negative_numbers(T::augment_args(Command::new(name)));
@@ -71,8 +72,13 @@ fn read<T: Args + FromArgMatches>(
     let mut command =
         command.mut_args(|arg| if arg.get_id() == "store" { arg.hide(true) } else { arg });
     let mut line = vec![store.as_os_str().to_owned()];
-    if command.get_arguments().any(|arg| arg.get_id() == "keyspace") {
-        line.push(format!("--keyspace={keyspace}").into());
+    let has = |option: &str| command.get_arguments().any(|arg| arg.get_id() == option);
+    if has("keyspace") {
+        line.push(format!("--keyspace={}", place.keyspace).into());
+    }
+    // `log` shows the commits of all branches, unless one is named.
+    if has("branch") && name != "log" {
+        line.push(format!("--branch={}", place.branch).into());
     }
     line.extend(arguments(&command, words));
     let read =
@@ -131,7 +137,8 @@ mod tests {
 
     fn log(line: &str) -> Result<Option<args::Log>, Failure> {
         let mut output = Output::new(false, Colour::Never);
-        read("log", &words(line.as_bytes()).unwrap(), Path::new("/store"), "users", &mut output)
+        let place = Place { keyspace: "users", branch: "main" };
+        read("log", &words(line.as_bytes()).unwrap(), Path::new("/store"), place, &mut output)
     }
 
     #[test]
@@ -151,9 +158,11 @@ mod tests {
     fn quoted_word_is_not_an_option() {
         let mut output = Output::new(false, Colour::Never);
         let words = words(b"'--x' --limit 1").unwrap();
+        let place = Place { keyspace: "default", branch: "draft" };
         let args: Option<args::History> =
-            read("history", &words, Path::new("/store"), "default", &mut output).unwrap();
+            read("history", &words, Path::new("/store"), place, &mut output).unwrap();
         let args = args.unwrap();
+        assert_eq!(args.on.name(), Some("draft"));
         assert_eq!((args.key, args.limit), ("--x".into(), Some(1)));
     }
 }

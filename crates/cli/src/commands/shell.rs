@@ -14,7 +14,7 @@ use crate::commands::report::{self, Opened};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::moment::MAIN;
 use crate::output::Output;
-use crate::script::session::{Done, Mode, Session};
+use crate::script::session::{Done, Mode, Place, Session};
 use crate::script::statement::parse;
 use crate::stderr::say;
 use crate::store;
@@ -60,8 +60,8 @@ fn converse(
             (true, false) => ", read-only: a snapshot of what is durable now",
         }
     ))?;
-    let answer = |what, words: &[_], keyspace: &str, output: &mut _| {
-        report::answer(what, words, opened, keyspace, output)
+    let answer = |what, words: &[_], place: Place<'_>, output: &mut _| {
+        report::answer(what, words, opened, place, output)
     };
     let mut session = Session::new(opened.db, &answer, Mode::Answered, branch, keyspace);
     let ended = answer_all(&mut session, &mut editor, output);
@@ -109,8 +109,8 @@ fn answer_all(
 
 /// Runs the lines of a pipe or a file; the first error ends the session.
 fn run_lines(opened: Opened<'_>, branch: Branch, keyspace: String, output: &mut Output) -> Outcome {
-    let answer = |what, words: &[_], keyspace: &str, output: &mut _| {
-        report::answer(what, words, opened, keyspace, output)
+    let answer = |what, words: &[_], place: Place<'_>, output: &mut _| {
+        report::answer(what, words, opened, place, output)
     };
     let mut session = Session::new(opened.db, &answer, Mode::Answered, branch, keyspace);
     let mut reader = BufReader::new(io::stdin());

@@ -1,5 +1,5 @@
-//! `plimsoll watch`: prints changes of keys under a prefix, with their values, as they are
-//! committed (see [`crate::changes`]).
+//! `plimsoll watch`: prints changes of keys under a prefix on a branch, with their values, as they
+//! are committed (see [`crate::changes`]).
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::output::{Output, Reader, Style};
 use crate::stderr::say;
 use crate::time::{of_system, show_time};
 use crate::values::{beginning, write_field, write_json_member};
-use crate::{keyspaces, store};
+use crate::{branches, keyspaces, store};
 
 pub(crate) fn run(globals: &Globals, args: Watch, output: &mut Output) -> Outcome {
     let clock = SystemClock::new();
@@ -33,8 +33,11 @@ pub(crate) fn run(globals: &Globals, args: Watch, output: &mut Output) -> Outcom
         let db = store::open_to_read(globals, &args.store)?;
         sync_newest_segment(&args.store)?;
         let keyspace = keyspaces::known_keyspace(&db, args.keys.keyspace())?;
-        let mut commits =
-            db.watch(&keyspace, &prefix, from.unwrap_or_else(|| db.newest().next()))?;
+        let branch = branches::find(&db, args.on.name())?;
+        let from_now = || db.newest().next();
+        let mut commits = branch.watch(&keyspace, &prefix, from.unwrap_or_else(from_now))?;
+        // It keeps the store open.
+        drop(branch);
         printer.print_all(&mut commits, &interrupt, output)?;
         from = Some(commits.position());
         close(db, commits)?;

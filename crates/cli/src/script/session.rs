@@ -12,7 +12,7 @@ use plimsoll::{Branch, CommitTicket, Db, Keyspace, Overflow, Transaction};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::key_range::KeyRange;
 use crate::load::input::Input;
-use crate::moment::{At, MAIN};
+use crate::moment::At;
 use crate::output::Output;
 use crate::script::answers;
 use crate::script::source::Source;
@@ -22,8 +22,15 @@ use crate::stderr::say;
 use crate::time::now;
 use crate::{branches, keyspaces, script};
 
-/// Runs a line that is a command of the command line, in a keyspace.
-pub(crate) type AnswerReport<'a> = &'a dyn Fn(Report, &[Word], &str, &mut Output) -> Outcome;
+/// Where the keys of a session's lines are.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) keyspace: &'a str,
+    pub(crate) branch: &'a str,
+}
+
+/// Runs a line that is a command of the command line.
+pub(crate) type AnswerReport<'a> = &'a dyn Fn(Report, &[Word], Place<'_>, &mut Output) -> Outcome;
 
 /// How lines map to transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -345,12 +352,8 @@ impl<'a> Session<'a> {
         output: &mut Output,
     ) -> Result<Done, Failure> {
         self.wait()?;
-        if self.branch() != MAIN && matches!(report, Report::History | Report::Diff) {
-            return Err(Failure::usage(
-                "history and diff show branch main only; `branch main` leads back to it",
-            ));
-        }
-        match (self.answer)(report, words, &self.keyspace, output) {
+        let place = Place { keyspace: &self.keyspace, branch: self.branch.name() };
+        match (self.answer)(report, words, place, output) {
             Err(failure) if failure.exit() == Some(Exit::No) => {
                 say(failure);
                 Ok(Done::Missing)

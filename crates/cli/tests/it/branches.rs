@@ -185,7 +185,6 @@ fn a_shell_changes_its_branch_and_two_shells_change_two_branches() {
     for (lines, part) in [
         (&b"branch none\n"[..], "no branch `none`"),
         (b"begin\nbranch draft\n", "a transaction is open"),
-        (b"branch draft\nhistory a\n", "branch main only"),
         (b"branch\n", "the name of a branch is missing"),
     ] {
         run_with_input(&["shell", &store], lines).fails(2, &[part]);
@@ -273,4 +272,102 @@ fn the_log_names_the_branch_of_a_commit() {
     let ops = run(&["log", &store, "--ops"]).ok().text();
     assert!(ops.contains("\t+\tproposal:default\t1\ta\n"), "{ops}");
     assert_eq!(run(&["log", &store, "--key", "a"]).ok().text().lines().count(), 1);
+}
+
+/// A store with versions of `a` on main (1, 4) and draft (2, 3), and the GLSNs of those on draft.
+fn with_versions(folder: &Folder) -> (String, [String; 2]) {
+    let store = with_draft(folder);
+    let put = |value: &str| {
+        let glsn = run(&["put", &store, "a", value, "--branch", "draft"]).ok().text();
+        glsn.trim().to_owned()
+    };
+    let glsns = [put("2"), put("3")];
+    run(&["put", &store, "a", "4444"]).ok();
+    run(&["put", &store, "b", "5"]).ok();
+    (store, glsns)
+}
+
+fn first_fields(text: &str) -> Vec<&str> {
+    text.lines().map(|line| line.split('\t').next().unwrap()).collect()
+}
+
+#[test]
+fn history_on_a_branch_is_that_of_its_lineage() {
+    let folder = Folder::new();
+    let (store, [first, second]) = with_versions(&folder);
+    let history = ["history", &*store, "a", "--branch", "draft"];
+    let text = run(&history).ok().text();
+    assert_eq!(first_fields(&text), [&*second, &first, "1"]);
+    run(&["delete", &store, "a", "--branch", "draft"]).ok();
+    let deleted = run(&[&history[..], &["--json", "--limit", "1"]].concat()).ok().json();
+    assert_eq!((&deleted["deleted"], &deleted["bytes"]), (&json!(true), &Value::Null));
+    assert_eq!(run(&["history", &store, "a"]).ok().text().lines().count(), 2);
+    run(&["history", &store, "a", "--branch", "none"]).fails(2, &["no branch `none`"]);
+    run(&["history", &store, "b", "--branch", "draft"]).fails(1, &["never was a key `b`"]);
+    let text = run_with_input(&["shell", &store], b"branch draft\nhistory a\n").ok().text();
+    assert_eq!(first_fields(&text)[1..], [&*second, &first, "1"]);
+}
+
+#[test]
+fn states_of_branches_and_moments_are_compared() {
+    let folder = Folder::new();
+    let (store, [first, second]) = with_versions(&folder);
+    let diff = |arguments: &[&str]| run(&[&["diff", &*store], arguments].concat());
+    let both = "~\t1\t4\ta\t\n+\t\t1\tb\t\n";
+    assert_eq!(diff(&["draft..main"]).fails(1, &[]).text(), both);
+    assert_eq!(diff(&["draft", "newest"]).fails(1, &[]).text(), both);
+    assert_eq!(diff(&["draft@{newest}..newest", "b"]).fails(1, &[]).text(), "+\t\t1\tb\t\n");
+    assert_eq!(diff(&["main..draft", "b"]).fails(1, &[]).text(), "-\t1\t\tb\t\n");
+    let of_draft = diff(&[&first, &second, "--branch", "draft", "--json"]).fails(1, &[]).json();
+    assert_eq!(of_draft["by"].to_string(), second);
+    diff(&[&format!("{first}..{first}"), "--branch", "draft"]).ok();
+    diff(&["1..draft@{1}"]).ok();
+    assert_eq!(diff(&["1..draft"]).fails(1, &[]).text(), "~\t1\t1\ta\t\n");
+    diff(&["main..none"]).fails(2, &["no tag `none`"]);
+    diff(&["main"]).fails(2, &["the later moment is missing", "main..draft"]);
+    diff(&["main..draft", "a", "b"]).fails(2, &["names both moments"]);
+    diff(&["main.."]).fails(2, &["not a moment"]);
+    run(&["tag", "create", &store, "draft"]).ok();
+    diff(&["main..draft"]).fails(2, &["is a tag and a branch"]);
+    run(&["tag", "create", &store, "v..1"]).ok();
+    diff(&["v..1", "newest"]).ok();
+    let lines = b"branch draft\ndiff main..draft@{newest} a\n";
+    let text = run_with_input(&["shell", &store], lines).ok().text();
+    assert!(text.ends_with("~\t4\t1\ta\t\n"), "{text}");
+}
+
+#[test]
+fn log_of_a_branch_has_its_commits_and_those_before_the_fork() {
+    let folder = Folder::new();
+    let (store, [first, second]) = with_versions(&folder);
+    run(&["put", &store, "b", "6", "--branch", "draft"]).ok();
+    let log = |arguments: &[&str]| {
+        let text = run(&[&["log", &*store], arguments].concat()).ok().text();
+        first_fields(&text).into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(log(&["--branch", "draft"]), ["7", &*second, &first, "1"]);
+    assert_eq!(log(&["--branch", "draft", "--key", "a"]), [&*second, &first, "1"]);
+    assert_eq!(log(&["--branch", "draft", "--limit", "2", "--reverse"]), ["1", &*first]);
+    assert_eq!(log(&["--branch", "draft", "--since", "1 hour ago"]).len(), 4);
+    assert_eq!(log(&["--branch", "main"]), ["6", "5", "1"]);
+    assert_eq!(log(&["--key", "a"]), ["5", "1"]);
+    // With the creation of the branch.
+    assert_eq!(log(&[]).len(), 7);
+    let ops = run(&["log", &store, "--branch", "draft", "--ops", "--json", "--limit", "1"]);
+    let ops = ops.ok().json();
+    assert_eq!((&ops["branch"], &ops["ops"][0]["key"]), (&json!("draft"), &json!("b")));
+    assert_eq!(ops["ops"][0]["keyspace"], "default");
+    run(&["log", &store, "--branch", "none"]).fails(2, &["no branch `none`"]);
+    run(&["log", &store, "--branch", "draft", "--stream", "1"]).fails(2, &["--stream"]);
+}
+
+#[test]
+fn watch_prints_the_changes_on_its_branch() {
+    let folder = Folder::new();
+    let (store, [first, second]) = with_versions(&folder);
+    let watch = ["watch", &*store, "--from", "1", "--limit", "2"];
+    let on_draft = run(&[&watch[..], &["--branch", "draft"]].concat()).ok().text();
+    assert_eq!(on_draft, format!("{first}\t+\ta\t2\n{second}\t+\ta\t3\n"));
+    assert_eq!(run(&watch).ok().text(), "1\t+\ta\t1\n5\t+\ta\t4444\n");
+    run(&[&watch[..], &["--branch", "none"]].concat()).fails(2, &["no branch `none`"]);
 }

@@ -25,7 +25,7 @@ use crate::types::branches::{MAIN_CHAIN, decode_merge_key};
 use crate::types::error::{Result, show_key};
 use crate::types::expiry::Expiry;
 use crate::types::index_key::IndexKey;
-use crate::types::keyspaces::{BRANCHES, CURSORS, TAGS};
+use crate::types::keyspaces::{BRANCHES, CURSORS, TAGS, is_internal};
 use crate::types::times::of_micros;
 use crate::types::value::Value;
 use crate::types::version::{OwnedStored, Stored};
@@ -57,13 +57,26 @@ use crate::types::version::{OwnedStored, Stored};
 pub struct Commit {
     store: Arc<Engine>,
     entry: Entry,
-    /// Changes outside this span are left out.
-    span: Option<Arc<Span>>,
+    /// Other changes are left out.
+    watched: Option<Arc<Watched>>,
+}
+
+/// The changes that are wanted.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    /// The index keys.
+    pub(crate) span: Span,
+    /// On branches: the chain.
+    pub(crate) chain: Option<u32>,
 }
 
 impl Commit {
-    pub(crate) fn new(store: &Arc<Engine>, entry: Entry, span: Option<Arc<Span>>) -> Self {
-        Self { store: Arc::clone(store), entry, span }
+    pub(crate) fn new(store: &Arc<Engine>, entry: Entry, watched: Option<Arc<Watched>>) -> Self {
+        Self { store: Arc::clone(store), entry, watched }
+    }
+
+    fn span(&self) -> Option<&Span> {
+        self.watched.as_ref().map(|watched| &watched.span)
     }
 
     /// The commit's GLSN.
@@ -131,6 +144,64 @@ impl Commit {
         }))
     }
 
+    /// Present name of the branch on which it changed keys; `None`: main, or it changed only the
+    /// store's own records of keyspaces, cursors, tags and branches. A transaction writes on one
+    /// branch. If the branch was deleted since, a number that identifies it.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # use plimsoll::*;
+    /// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
+    /// let notes = db.keyspace("notes")?;
+    /// let draft = db.create_branch("draft", &db.main())?;
+    /// let glsn = draft.put(&notes, "a", "one")?;
+    /// let commit = db.log().commit(glsn)?.expect("it is a commit");
+    /// assert_eq!(commit.branch()?.as_deref(), Some("draft"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Commit::changes`].
+    pub fn branch(&self) -> Result<Option<Arc<str>>> {
+        let chain = self.chain()?.filter(|chain| *chain != MAIN_CHAIN);
+        Ok(chain.map(|chain| self.store.reader.snapshots.branches.name_of(chain)))
+    }
+
+    /// The chain on which it changed keys; `None`: it changed only the store's own records.
+    pub(crate) fn chain(&self) -> Result<Option<u32>> {
+        let is_of_user = |key: &[u8]| !is_internal(IndexKey::new(key).keyspace());
+        let payload = Payload::decode(&self.entry)?;
+        // The deletion of a branch deletes what was written on it.
+        if self.changes_branch()? {
+            return Ok(None);
+        }
+        if payload.ranges.iter().any(|(first, _)| is_of_user(first)) {
+            return Ok(Some(MAIN_CHAIN));
+        }
+        let chain = |key: &[u8]| match branch_key::is_of_branch(key) {
+            true => Some(branch_key::chain_of(key)),
+            false => is_of_user(key).then_some(MAIN_CHAIN),
+        };
+        match self.all()? {
+            Walk::Operations(mut operations) => {
+                while let Some(operation) = operations.next()? {
+                    if let Some(chain) = chain(operation.key) {
+                        return Ok(Some(chain));
+                    }
+                }
+            }
+            Walk::Runs(mut runs) => {
+                while let Some(version) = runs.next()? {
+                    if let Some(chain) = chain(version.key) {
+                        return Ok(Some(chain));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
     /// The commit's changes: first the ranges that it deleted, one change for each, then the keys,
     /// ordered by keyspace and key, one for each. From [`Db::watch`](crate::Db::watch): only those
     /// under the watched prefix, and the parts of ranges that lie there.
@@ -154,17 +225,23 @@ impl Commit {
         Ok(Changes { commit: self, ranges, walk: Some(walk), keyspace: None, is_as_stored })
     }
 
+    /// The wanted writes, and maybe others.
     fn walk(&self) -> Result<Walk<'_>> {
+        let mut walk = self.all()?;
+        if let (Walk::Runs(runs), Some(span)) = (&mut walk, self.span()) {
+            runs.seek(&span.first())?;
+        }
+        Ok(walk)
+    }
+
+    /// All writes.
+    fn all(&self) -> Result<Walk<'_>> {
         Ok(match Payload::decode(&self.entry)?.writes {
             // A value's checksum is verified when the value is read.
             Writes::Operations(operations) => Walk::Operations(operations.uncompared()),
             Writes::Runs(runs) => {
                 let reader = &self.store.reader;
-                let mut merged = side_runs(&reader.log, &reader.budget, &runs, self.glsn())?;
-                if let Some(span) = &self.span {
-                    merged.seek(&span.first())?;
-                }
-                Walk::Runs(merged)
+                Walk::Runs(side_runs(&reader.log, &reader.budget, &runs, self.glsn())?)
             }
         })
     }
@@ -214,6 +291,7 @@ enum Walk<'a> {
 
 /// Position of a write relative to the requested span.
 enum Sought {
+    /// Before it, or of another chain.
     Before,
     Found(u32, Change),
     Behind,
@@ -221,10 +299,13 @@ enum Sought {
 
 impl Sought {
     fn new(commit: &Commit, is_as_stored: bool, key: &[u8], stored: Stored<'_>) -> Self {
-        if let Some(span) = commit.span.as_deref()
-            && !span.contains(key)
-        {
-            return if *key < *span.first() { Self::Before } else { Self::Behind };
+        if let Some(Watched { span, chain }) = commit.watched.as_deref() {
+            if !span.contains(key) {
+                return if *key < *span.first() { Self::Before } else { Self::Behind };
+            }
+            if chain.is_some_and(|chain| chain != branch_key::chain_of(key)) {
+                return Self::Before;
+            }
         }
         let (id, user_key) = IndexKey::new(key).split().expect("an operation's key has a keyspace");
         let is_decoded = branch_key::is_of_branch(key) && !is_as_stored;
@@ -245,7 +326,7 @@ impl Sought {
 /// The deletion of the part of a range that lies in the requested span, and its keyspace; `None` if
 /// no part does.
 fn range_change(commit: &Commit, first: &[u8], end: &[u8]) -> Option<(u32, Change)> {
-    let span = commit.span.as_deref();
+    let span = commit.span();
     let span_first = span.map(Span::first);
     let first = span_first.as_deref().map_or(first, |span| span.max(first));
     let span_end = span.and_then(Span::end);

@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use plimsoll_log::glsn::{Glsn, StreamId};
 
-use crate::api::commit::Commit;
+use crate::api::commit::{Commit, Watched};
 use crate::api::feed_handle::FeedHandle;
 use crate::api::follow::{Follows, Position};
 use crate::engine::Engine;
+use crate::read::lens::Lens;
 use crate::read::span::Span;
 use crate::types::error::{Error, Lift, Result};
 
@@ -22,7 +23,8 @@ use crate::types::error::{Error, Lift, Result};
 const PASSED_ONE_BY_ONE: u32 = 32;
 
 /// The change feed: the commits from a GLSN on, from [`Log::commits`](crate::Log::commits) or
-/// [`Db::watch`](crate::Db::watch).
+/// [`Db::watch`](crate::Db::watch), or of one branch,
+/// from [`Branch::watch`](crate::Branch::watch).
 ///
 /// As an iterator it ends at the newest commit; calling `next` later continues with newer commits.
 /// [`Commits::next_timeout`] waits for them. An error also ends the iteration; the next call
@@ -66,12 +68,28 @@ const PASSED_ONE_BY_ONE: u32 = 32;
 pub struct Commits {
     position: Position,
     /// Return only commits that changed something in this span, with these changes.
-    span: Option<Arc<Span>>,
+    watched: Option<Arc<Watched>>,
+    /// The branch that is watched.
+    lens: Option<Arc<Lens>>,
 }
 
 impl Commits {
-    pub(crate) fn new(store: &Arc<Engine>, from: Glsn, span: Option<Arc<Span>>) -> Result<Self> {
-        Ok(Self { position: Position::new(store, from)?, span })
+    pub(crate) fn new(store: &Arc<Engine>, from: Glsn, span: Option<Span>) -> Result<Self> {
+        let watched = span.map(|span| Arc::new(Watched { span, chain: None }));
+        Ok(Self { position: Position::new(store, from)?, watched, lens: None })
+    }
+
+    /// The commits that changed keys in a span of main, seen on a branch.
+    pub(crate) fn on_branch(
+        store: &Arc<Engine>,
+        lens: &Arc<Lens>,
+        from: Glsn,
+        span: &Span,
+    ) -> Result<Self> {
+        let position = Position::new(store, from)?;
+        lens.check_exists(&store.reader, store.newest()?)?;
+        let watched = Watched { span: lens.span(span), chain: Some(lens.ancestry().chain) };
+        Ok(Self { position, watched: Some(Arc::new(watched)), lens: Some(Arc::clone(lens)) })
     }
 
     /// Returns the next commit as soon as it exists, or `None` if none arrives within `timeout`. A
@@ -97,8 +115,10 @@ impl Commits {
     }
 
     fn is_wanted(&self, commit: &Commit) -> Result<bool> {
-        match self.span {
+        match self.watched.as_deref() {
             None => Ok(!commit.moves_cursor()?),
+            // The deletion of a branch deletes what was written on it.
+            Some(Watched { chain: Some(_), .. }) if commit.changes_branch()? => Ok(false),
             Some(_) => Ok(commit.changes()?.next().transpose()?.is_some()),
         }
     }
@@ -145,12 +165,15 @@ impl Follows for Commits {
             if let Err(Error::Dropped { .. }) = entry {
                 self.position.next = behind;
             }
-            let commit = Commit::new(&self.position.store, entry?, self.span.clone());
+            let commit = Commit::new(&self.position.store, entry?, self.watched.clone());
             let is_wanted = self.is_wanted(&commit)?;
             self.position.next = behind;
             if is_wanted {
                 return Ok(Some(commit));
             }
+        }
+        if let Some(lens) = &self.lens {
+            lens.check_exists(&self.position.store.reader, Glsn(end.0 - 1))?;
         }
         Ok(None)
     }

@@ -20,8 +20,9 @@ use crate::api::admin::recover::{self, RecoverReport};
 use crate::api::admin::restore::{self, RestoreReport};
 use crate::api::admin::verify::{self, VerifyProgress, VerifyReport};
 use crate::api::commits::Commits;
+use crate::api::diff::Diff;
 use crate::api::feed::Log;
-use crate::api::history::{Diff, History};
+use crate::api::history::History;
 use crate::api::sizes::{self, KeyspaceSize};
 use crate::api::snapshot::{Moment, Snapshot};
 use crate::engine::Engine;
@@ -658,7 +659,8 @@ impl Db {
     /// that changed any of them, in order, each once, reduced to these changes ([`Commits`]).
     /// Commits made while no watch was open are delivered as long as the log retains them; a cursor
     /// ([`Log::cursor`]) makes the log retain them. When the keyspace is dropped, the deletion of
-    /// its keys is the last commit delivered.
+    /// its keys is the last commit delivered. Only commits on main are returned:
+    /// [`Branch::watch`](crate::Branch::watch) returns those on another branch.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -690,7 +692,7 @@ impl Db {
         from: Glsn,
     ) -> Result<Commits> {
         let span = Span::prefix(self.store.reader.keyspaces.id_of(keyspace)?, prefix.as_ref());
-        Commits::new(&self.store, from, Some(Arc::new(span)))
+        Commits::new(&self.store, from, Some(span))
     }
 
     /// The log: streams, scans, the change feed.
@@ -706,7 +708,7 @@ impl Db {
     /// # Errors
     /// The key is too long, disk errors, or the budget.
     pub fn history(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<History> {
-        History::new(&self.store, keyspace, key.as_ref())
+        History::new(&self.store, None, keyspace, key.as_ref())
     }
 
     /// The keys beginning with `prefix` whose values differ between two moments, in key order. At

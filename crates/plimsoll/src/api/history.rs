@@ -1,4 +1,4 @@
-//! Every version of a key, and the changes between two moments.
+//! Every version of a key, and a key that differs between two states.
 
 use std::fmt;
 use std::ops::Bound;
@@ -11,11 +11,10 @@ use crate::api::snapshot::time_of;
 use crate::engine::{Engine, lives};
 use crate::index::walk::seat::Seat;
 use crate::index::walk::versions::Versions;
+use crate::read::lens::Lens;
 use crate::read::moments::OpenMoment;
-use crate::read::point::find;
-use crate::read::span::Span;
 use crate::types::as_of::AsOf;
-use crate::types::branch_key;
+use crate::types::branch_key::{self, Stem};
 use crate::types::error::{Error, Result};
 use crate::types::expiry::Expiry;
 use crate::types::index_key::{IndexKey, KeptKey};
@@ -58,7 +57,7 @@ pub struct VersionInfo {
 
 impl VersionInfo {
     /// Describes a version of an index key.
-    fn new(
+    pub(crate) fn new(
         store: &Arc<Engine>,
         index_key: &[u8],
         Measure { glsn, bytes, expiry }: Measure,
@@ -119,27 +118,33 @@ impl fmt::Debug for VersionInfo {
 
 /// The facts about a version that are known without reading its value.
 #[derive(Clone, Copy)]
-struct Measure {
-    glsn: Glsn,
+pub(crate) struct Measure {
+    pub(crate) glsn: Glsn,
     /// The length of its value unless it is a deletion.
-    bytes: Option<u64>,
+    pub(crate) bytes: Option<u64>,
     expiry: Option<Expiry>,
 }
 
 impl Measure {
     /// Whether the key has a value as of a moment, if this is its newest version.
-    fn is_live(&self, at: AsOf<'_>) -> bool {
+    pub(crate) fn is_live(&self, at: AsOf<'_>) -> bool {
         self.bytes.is_some() && self.expiry.is_none_or(|expiry| !expiry.has_passed(at.micros()))
     }
 }
 
-fn measure(glsn: Glsn, stored: Stored<'_>) -> Measure {
-    let bytes = (stored != Stored::Deleted).then(|| stored.value_bytes());
-    Measure { glsn, bytes, expiry: stored.expiry() }
+pub(crate) fn measure(key: &[u8], glsn: Glsn, stored: Stored<'_>) -> Measure {
+    let is_value = |stored: &Stored<'_>| {
+        // A deletion on a branch is stored as a value.
+        let is_hidden = stored.expiry() == Some(Expiry::OF_DELETION);
+        *stored != Stored::Deleted && !(is_hidden && branch_key::is_of_branch(key))
+    };
+    let stored = Some(stored).filter(is_value);
+    let bytes = stored.map(|stored| stored.value_bytes());
+    Measure { glsn, bytes, expiry: stored.and_then(|stored| stored.expiry()) }
 }
 
 /// Puts a scan that has not begun into a [`Seat`]; waits for memory as writers do.
-fn begin(store: &Engine, versions: Versions) -> Result<Seat<Versions>> {
+pub(crate) fn begin(store: &Engine, versions: Versions) -> Result<Seat<Versions>> {
     let seats = &store.reader.index.seats;
     let charge =
         store.committer.patience.in_transaction(true, || Ok(seats.charge_for(&versions)?))?;
@@ -147,12 +152,15 @@ fn begin(store: &Engine, versions: Versions) -> Result<Seat<Versions>> {
 }
 
 /// Charges the budget for the memory that an iterator and its user hold after a step.
-fn charge(store: &Engine, versions: &mut Seat<Versions>, bytes: usize) -> Result<()> {
+pub(crate) fn charge(store: &Engine, versions: &mut Seat<Versions>, bytes: usize) -> Result<()> {
     store.committer.patience.in_transaction(false, || Ok(versions.charge_user(bytes)?))
 }
 
 /// The retained versions of a key, newest first, in all keyspaces that have or had the keyspace's
 /// name. Dropping a keyspace counts as a deletion of each of its keys.
+///
+/// The history on a branch consists of the versions that were written there, then of those that its
+/// ancestors and main had at the forks: see [`Branch::history`](crate::Branch::history).
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -171,73 +179,151 @@ fn charge(store: &Engine, versions: &mut Seat<Versions>, bytes: usize) -> Result
 /// ```
 pub struct History {
     store: Arc<Engine>,
-    /// The versions in one keyspace; `None` past the end.
+    /// The branch; `None`: main.
+    lens: Option<Arc<Lens>>,
+    /// The versions of one index key; `None` past the end.
     versions: Option<Seat<Versions>>,
+    /// The number of the next chain of the branch's lineage; the number of chains: main; more: the
+    /// keyspace is done.
+    place: usize,
     /// The keyspaces that had the name before, oldest first.
     older: Vec<u32>,
-    /// The index key, in the keyspace of `versions`; empty once that is the oldest keyspace.
+    /// The key in main, in the keyspace of `versions`; empty once it is no longer needed.
     wanted: KeptKey,
     /// The index key of the version that was returned last.
     key: Vec<u8>,
+    /// On a branch: the commit that dropped the keyspace, until a version of it is found. The drop
+    /// is not stored on branches.
+    dropped: Option<Glsn>,
+    /// The version that the drop deleted, which is returned next.
+    held: Option<Measure>,
+    name: Arc<str>,
     moment: OpenMoment,
 }
 
 impl History {
-    pub(crate) fn new(store: &Arc<Engine>, keyspace: &Keyspace, key: &[u8]) -> Result<Self> {
+    pub(crate) fn new(
+        store: &Arc<Engine>,
+        lens: Option<&Arc<Lens>>,
+        keyspace: &Keyspace,
+        key: &[u8],
+    ) -> Result<Self> {
         store.check_open()?;
         let moment = store.open_newest();
-        moment.readable()?;
+        let at = moment.readable()?.glsn;
+        lens.map_or(Ok(()), |lens| lens.check_exists(&store.reader, at))?;
         let mut older = lives::ids(store, keyspace)?;
         let newest = older.pop().expect("the keyspace itself is among them");
         let wanted = KeptKey::new(newest, key)?;
-        let (store, key) = (Arc::clone(store), Vec::new());
-        let mut history = Self { store, versions: None, older, wanted, key, moment };
-        let mut versions = history.begin()?;
-        history.forget_wanted();
-        charge(
-            &history.store,
-            &mut versions,
-            own_bytes(&history.older, &history.key, &history.wanted),
-        )?;
-        history.versions = Some(versions);
+        let mut history = Self {
+            store: Arc::clone(store),
+            lens: lens.map(Arc::clone),
+            versions: None,
+            place: 0,
+            older,
+            wanted,
+            key: Vec::new(),
+            dropped: None,
+            held: None,
+            name: keyspace.name().into(),
+            moment,
+        };
+        history.note_drop(newest)?;
+        history.versions = history.next_part()?;
+        history.charge()?;
         Ok(history)
     }
 
-    /// An iterator over the versions of the wanted index key.
-    fn begin(&self) -> Result<Seat<Versions>> {
+    /// Finds out when the keyspace was dropped. On main, its keys were deleted then.
+    fn note_drop(&mut self, keyspace: u32) -> Result<()> {
+        self.dropped = None;
+        if self.lens.is_some() {
+            let at = self.moment.readable()?.glsn;
+            let dropped = lives::dropped_at(&self.store, keyspace, &self.name)?;
+            self.dropped = dropped.filter(|dropped| *dropped <= at);
+        }
+        Ok(())
+    }
+
+    /// The versions of the key in the next part of the history: in the next chain of the lineage
+    /// that has any, in main, or in the next older keyspace. `None` at the end.
+    fn next_part(&mut self) -> Result<Option<Seat<Versions>>> {
+        // The iterator that came before has its own copy.
+        self.key.clear();
+        let chains = self.lens.as_ref().map_or(0, |lens| lens.ancestry().chains.len());
+        if self.place > chains {
+            let Some(id) = self.older.pop() else { return Ok(None) };
+            self.wanted.set_keyspace(id);
+            self.note_drop(id)?;
+            self.place = 0;
+        }
+        let at = self.moment.readable()?.glsn;
+        if let Some(lens) = &self.lens
+            && self.place < chains
+        {
+            let stem = Stem::of_main(lens.ancestry().group, &self.wanted);
+            let own = stem.of_chain(lens.ancestry().chain);
+            if !branch_key::is_too_long(&own) {
+                let (stem, _) = branch_key::split(&own);
+                let decide = |view: &_| lens.decide(view, stem, self.place, at);
+                if let Some(place) = self.store.reader.read(decide)? {
+                    let (chain, limit) = lens.ancestry().chains[place];
+                    let key = branch_key::key_of(stem, chain);
+                    self.place = place + 1;
+                    return self.begin(key.get(), at.min(limit)).map(Some);
+                }
+            }
+        }
+        self.place = chains + 1;
+        let upto = self.lens.as_ref().map_or(at, |lens| at.min(lens.ancestry().main));
+        let versions = self.begin(&self.wanted, upto)?;
+        if self.older.is_empty() {
+            self.wanted = KeptKey::default();
+        }
+        Ok(Some(versions))
+    }
+
+    /// An iterator over the versions of an index key.
+    fn begin(&self, key: &[u8], upto: Glsn) -> Result<Seat<Versions>> {
         // Cloning a long key would allocate a power of two of bytes.
-        let bound = || Bound::Included(KeptKey::from_slice(&self.wanted));
-        let range = (bound(), bound());
-        begin(&self.store, Versions::new(range, Glsn::NONE, self.moment.readable()?.glsn))
+        let bound = || Bound::Included(KeptKey::from_slice(key));
+        begin(&self.store, Versions::new((bound(), bound()), Glsn::NONE, upto))
+    }
+
+    fn charge(&mut self) -> Result<()> {
+        let own_bytes = own_bytes(&self.older, &self.key, &self.wanted);
+        match &mut self.versions {
+            Some(versions) => charge(&self.store, versions, own_bytes),
+            None => Ok(()),
+        }
     }
 
     fn step(&mut self) -> Result<Option<VersionInfo>> {
         self.store.check_open()?;
+        if let Some(version) = self.held.take() {
+            return VersionInfo::new(&self.store, &self.key, version).map(Some);
+        }
         while let Some(versions) = &mut self.versions {
             let next = self.store.reader.walk(versions, &mut self.key, |versions, key| {
-                Ok(versions.next(key)?.map(|version| measure(version.glsn, version.stored)))
+                let version = versions.next(key)?;
+                Ok(version.map(|version| measure(version.key, version.glsn, version.stored)))
             })?;
-            let own_bytes = own_bytes(&self.older, &self.key, &self.wanted);
-            charge(&self.store, versions, own_bytes)?;
+            self.charge()?;
             if let Some(version) = next {
+                let dropped = self.dropped.take().filter(|_| version.bytes.is_some());
+                let version = match dropped {
+                    None => version,
+                    Some(glsn) => {
+                        self.held = Some(version);
+                        Measure { glsn, bytes: None, expiry: None }
+                    }
+                };
                 return VersionInfo::new(&self.store, &self.key, version).map(Some);
             }
             self.versions = None;
-            if let Some(id) = self.older.pop() {
-                self.wanted.set_keyspace(id);
-                self.key.clear();
-                self.versions = Some(self.begin()?);
-                self.forget_wanted();
-            }
+            self.versions = self.next_part()?;
         }
         Ok(None)
-    }
-
-    /// Releases the key if no older keyspace needs it: the iterator has its own copies.
-    fn forget_wanted(&mut self) {
-        if self.older.is_empty() {
-            self.wanted = KeptKey::default();
-        }
     }
 }
 
@@ -264,7 +350,7 @@ impl fmt::Debug for History {
     }
 }
 
-/// A key with different values at two moments.
+/// A key with different values at two moments, or in two states of branches.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -284,288 +370,12 @@ impl fmt::Debug for History {
 pub struct Difference {
     /// The key.
     pub key: Vec<u8>,
-    /// The last commit between the two moments that wrote or deleted it.
+    /// The last commit between the two moments that wrote or deleted it; of states of different
+    /// branches, the last one that only one of the two states contains. The deletion of a key that
+    /// did not exist may not be retained, and does not count then.
     pub by: Glsn,
-    /// Its version at the first moment; `None` if it did not exist.
+    /// Its version at the first moment, or in the first state; `None` if it did not exist.
     pub before: Option<VersionInfo>,
-    /// Its version at the second moment; `None` if it did not exist.
+    /// Its version at the second moment, or in the second state; `None` if it did not exist.
     pub after: Option<VersionInfo>,
-}
-
-/// The keys whose values differ between two moments, in key order. A key rewritten with the same
-/// value is not a difference, and neither is a key whose value only expired in between: no commit
-/// changed it. At each moment the keyspace is the one that had the name then.
-///
-/// ```
-/// # fn main() -> plimsoll::Result<()> {
-/// # let dir = tempfile::tempdir().unwrap();
-/// # let path = dir.path().join("store");
-/// # use plimsoll::*;
-/// # let db = Db::open(&path, Options::new().memory_bytes(16 << 20))?;
-/// let notes = db.keyspace("notes")?;
-/// let before = db.put(&notes, "a", "one")?;
-/// let by = db.put(&notes, "b", "two")?;
-/// let changes = db.diff(&notes, before, db.newest(), "")?.collect::<Result<Vec<_>>>()?;
-/// assert_eq!((changes.len(), &changes[0].key[..], changes[0].by), (1, &b"b"[..], by));
-/// assert!(changes[0].before.is_none());
-/// # Ok(())
-/// # }
-/// ```
-pub struct Diff {
-    store: Arc<Engine>,
-    /// The changes in the keyspace of the first moment; `None` if they have ended, or there is no
-    /// such keyspace.
-    old: Option<Changes>,
-    /// The changes in the keyspace of the second moment, if that is a different one; `None` as for
-    /// `old`.
-    new: Option<Changes>,
-    /// Whether both moments have the same keyspace.
-    is_one: bool,
-    /// Keyspaces that had the name in between, oldest first.
-    between: Vec<u32>,
-    before: Glsn,
-    after: Glsn,
-    backwards: bool,
-    moments: [OpenMoment; 2],
-}
-
-/// The keys of one keyspace that were written or deleted between the two moments of a [`Diff`],
-/// each with its newest version up to the second moment.
-pub(crate) struct Changes {
-    versions: Seat<Versions>,
-    /// The index key of the last change.
-    key: Vec<u8>,
-    /// The last change, until it is used.
-    head: Option<Measure>,
-    /// Of keys on branches: the chains whose changes are wanted, ascending.
-    chains: Option<Vec<u32>>,
-}
-
-impl Changes {
-    pub(crate) fn new(
-        store: &Engine,
-        span: Span,
-        (after, upto): (Glsn, Glsn),
-        readable_at: [Glsn; 2],
-    ) -> Result<Self> {
-        // Checked here to fail early; checked again in each view that the iterator uses.
-        let view = store.reader.index.sources.current_view();
-        readable_at.into_iter().try_for_each(|at| view.check_readable(&span.first(), at))?;
-        let versions = Versions::new(span.into_range(), after, upto).readable_at(readable_at);
-        let versions = begin(store, versions)?;
-        Ok(Self { versions, key: Vec::new(), head: None, chains: None })
-    }
-
-    /// Only the changes of these chains, which are sorted, of a span of keys on branches.
-    pub(crate) fn of_chains(self, chains: Vec<u32>) -> Self {
-        Self { chains: Some(chains), ..self }
-    }
-
-    /// Advances to the next key if the last one was used; false at the end.
-    pub(crate) fn advance(&mut self, store: &Engine) -> Result<bool> {
-        if self.head.is_none() {
-            let Self { versions, key, chains, .. } = self;
-            let is_wanted = |key: &[u8]| match &*chains {
-                None => true,
-                Some(chains) => chains.binary_search(&branch_key::split(key).1).is_ok(),
-            };
-            self.head = store.reader.walk(versions, key, |versions, key| {
-                while let Some(version) = versions.next(key)? {
-                    let found = measure(version.glsn, version.stored);
-                    if versions.is_first_of_key() && is_wanted(key) {
-                        return Ok(Some(found));
-                    }
-                }
-                Ok(None)
-            })?;
-            charge(store, &mut self.versions, size_of::<Diff>() + self.key.capacity())?;
-        }
-        Ok(self.head.is_some())
-    }
-
-    /// The user's part of the key.
-    pub(crate) fn user_key(&self) -> &[u8] {
-        IndexKey::new(&self.key).user_key()
-    }
-
-    /// The index key.
-    pub(crate) fn index_key(&self) -> &[u8] {
-        &self.key
-    }
-
-    /// Marks the last change as used.
-    pub(crate) fn pass(&mut self) {
-        self.head = None;
-    }
-}
-
-/// As [`Changes::advance`]; sets `changes` to `None` at the end.
-fn advance(store: &Engine, changes: &mut Option<Changes>) -> Result<()> {
-    if let Some(there) = changes
-        && !there.advance(store)?
-    {
-        *changes = None;
-    }
-    Ok(())
-}
-
-impl Diff {
-    pub(crate) fn new(
-        store: &Arc<Engine>,
-        keyspace: &Keyspace,
-        a: Glsn,
-        b: Glsn,
-        prefix: &[u8],
-    ) -> Result<Self> {
-        store.check_open()?;
-        let newest = store.newest()?;
-        let (before, after) = (a.min(b), a.max(b));
-        if after > newest {
-            return Err(Error::Future { asked: after, newest });
-        }
-        // The commits in between are reported.
-        let at = |glsn| store.committer.as_of(glsn);
-        let moments =
-            [store.committer.open_floor(at(before)?)?, store.committer.open_at(at(after)?)?];
-        let ids = lives::ids(store, keyspace)?;
-        let position_at = |at| lives::position_at(store, keyspace.name(), &ids, at);
-        let changes = |id, readable_at| {
-            Changes::new(store, Span::prefix(id, prefix), (before, after), readable_at).map(Some)
-        };
-        let (mut old, mut new, mut between) = (None, None, Vec::new());
-        let (first, last) = (position_at(before)?, position_at(after)?);
-        if let Some(first) = first {
-            // Both, because a moment may be readable although a later one is not.
-            old = changes(ids[first], [before, after])?;
-            // A keyspace that was dropped by then has no key at the second moment.
-            if let Some(last) = last.filter(|last| *last > first) {
-                new = changes(ids[last], [after, after])?;
-            }
-            between = ids[first + 1..last.unwrap_or(ids.len()).max(first + 1)].to_vec();
-        }
-        let (store, is_one, backwards) = (Arc::clone(store), first == last, a > b);
-        Ok(Self { store, old, new, is_one, between, before, after, backwards, moments })
-    }
-
-    fn step(&mut self) -> Result<Option<Difference>> {
-        self.store.check_open()?;
-        loop {
-            advance(&self.store, &mut self.old)?;
-            advance(&self.store, &mut self.new)?;
-            let (is_old, is_new) = match (&self.old, &self.new) {
-                (None, None) => return Ok(None),
-                (Some(_), None) => (true, false),
-                (None, Some(_)) => (false, true),
-                (Some(old), Some(new)) => {
-                    (old.user_key() <= new.user_key(), new.user_key() <= old.user_key())
-                }
-            };
-            let old = if is_old { self.old.as_mut() } else { None };
-            let new = if is_new { self.new.as_mut() } else { None };
-            let (old_head, new_head) = (take_head(old), take_head(new));
-            let at_second = if self.is_one { old_head } else { new_head };
-            let after = match at_second {
-                Some(measure) if measure.is_live(self.moments[1].as_of()) => {
-                    let changes = if is_new { &self.new } else { &self.old };
-                    let key = changes.as_ref().map_or(&[][..], |changes| &changes.key);
-                    Some(VersionInfo::new(&self.store, key, measure)?)
-                }
-                _ => None,
-            };
-            let before = if is_old { self.at_first()? } else { None };
-            let same = match (&before, &after) {
-                (None, None) => true,
-                (Some(before), Some(after)) => {
-                    before.bytes == after.bytes && self.is_same_value(is_new)?
-                }
-                _ => false,
-            };
-            if same {
-                continue;
-            }
-            let Some(key) = self.last_key(is_new).map(<[u8]>::to_vec) else { return Ok(None) };
-            let by = match (new_head, old_head) {
-                (Some(head), _) => head.glsn,
-                (None, Some(head)) => self.changed_between(&key)?.unwrap_or(head.glsn),
-                (None, None) => return Ok(None),
-            };
-            let (before, after) = if self.backwards { (after, before) } else { (before, after) };
-            return Ok(Some(Difference { key, by, before, after }));
-        }
-    }
-
-    /// The user's key of the last step.
-    fn last_key(&self, is_new: bool) -> Option<&[u8]> {
-        let changes = if is_new { &self.new } else { &self.old };
-        changes.as_ref().map(Changes::user_key)
-    }
-
-    /// The version of the last key at the first moment, in the keyspace of that moment.
-    fn at_first(&self) -> Result<Option<VersionInfo>> {
-        let Some(old) = &self.old else { return Ok(None) };
-        self.store.reader.read(|view| {
-            let hit = find(view, &old.key, self.moments[0].as_of())?;
-            hit.map(|hit| {
-                VersionInfo::new(&self.store, &old.key, measure(hit.glsn(), hit.stored()))
-            })
-            .transpose()
-        })
-    }
-
-    /// The last commit that wrote or deleted a key in a keyspace that had the name in between.
-    fn changed_between(&self, key: &[u8]) -> Result<Option<Glsn>> {
-        for id in self.between.iter().rev() {
-            // Not a point read, which does not return a deletion without an older version beneath
-            // it.
-            let key = KeptKey::new(*id, key)?;
-            let range = (Bound::Included(key.clone()), Bound::Included(key));
-            let mut versions = begin(&self.store, Versions::new(range, self.before, self.after))?;
-            let newest =
-                self.store.reader.walk(&mut versions, &mut Vec::new(), |versions, key| {
-                    Ok(versions.next(key)?.map(|version| version.glsn))
-                })?;
-            if newest.is_some() {
-                return Ok(newest);
-            }
-        }
-        Ok(None)
-    }
-
-    /// Whether the last key has the same bytes at both moments.
-    fn is_same_value(&self, is_new: bool) -> Result<bool> {
-        let [before, after] = &self.moments;
-        let at_second = if is_new { &self.new } else { &self.old };
-        let (Some(at_first), Some(at_second)) = (&self.old, at_second) else { return Ok(false) };
-        let reader = |changes: &Changes, moment: &OpenMoment| {
-            self.store.reader.reader(&changes.key, moment.as_of())
-        };
-        let (Some(mut before), Some(mut after)) =
-            (reader(at_first, before)?, reader(at_second, after)?)
-        else {
-            return Ok(false);
-        };
-        before.has_bytes_of(&mut after)
-    }
-}
-
-fn take_head(changes: Option<&mut Changes>) -> Option<Measure> {
-    changes.and_then(|changes| changes.head.take())
-}
-
-impl Iterator for Diff {
-    type Item = Result<Difference>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let next = self.step().transpose();
-        if !matches!(next, Some(Ok(_))) {
-            (self.old, self.new) = (None, None);
-        }
-        next
-    }
-}
-
-impl fmt::Debug for Diff {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Diff")
-    }
 }

@@ -250,7 +250,8 @@ impl Snapshot {
         self.store.reader.get_resident(&key, at, look)
     }
 
-    fn key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<KeyBuffer> {
+    /// The index key of the branch's own versions of a key.
+    pub(crate) fn key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<KeyBuffer> {
         let keyspace = self.store.reader.keyspaces.id_of(keyspace)?;
         match &self.lens {
             Some(lens) if !is_internal(keyspace) => {
@@ -262,7 +263,7 @@ impl Snapshot {
 
     /// Where the value of an index key is read: the index key of the version that the snapshot
     /// sees, and the moment.
-    fn place<'k>(&self, key: &'k [u8]) -> Result<(Cow<'k, [u8]>, AsOf<'static>)> {
+    pub(crate) fn place<'k>(&self, key: &'k [u8]) -> Result<(Cow<'k, [u8]>, AsOf<'static>)> {
         let at = self.read_at()?;
         match &self.lens {
             Some(lens) if branch_key::is_of_branch(key) => {

@@ -47,8 +47,8 @@ pub(crate) fn position_at(
     Ok(Some(low).filter(|low| *low < ids.len()))
 }
 
-/// The commit that dropped a keyspace.
-fn dropped_at(store: &Engine, id: u32, name: &str) -> Result<Option<Glsn>> {
+/// The commit that dropped a keyspace; `None` if it exists.
+pub(crate) fn dropped_at(store: &Engine, id: u32, name: &str) -> Result<Option<Glsn>> {
     let key = KeyBuffer::new(SYSTEM, &dropped_key(id, name))?;
     let newest = store.committer.sequencer.visible();
     store

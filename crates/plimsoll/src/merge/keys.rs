@@ -1,21 +1,18 @@
 //! The keys that may differ between states.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::buffer::Buffer;
 
 use crate::api::commit::Commit;
-use crate::api::history::Changes;
 use crate::api::snapshot::Snapshot;
+use crate::api::written::{self, Written};
 use crate::engine::Engine;
-use crate::read::lens::Lens;
 use crate::read::span::Span;
-use crate::types::branch_key;
 use crate::types::error::Result;
 use crate::types::keyspaces::{Keyspace, is_internal};
 
@@ -171,33 +168,6 @@ pub(crate) enum Keys {
     Written(Vec<Written>),
 }
 
-/// The keys of one keyspace that were written on main or on a group of branches between two
-/// moments.
-pub(crate) struct Written {
-    changes: Changes,
-    /// The user's key of the last change.
-    key: Vec<u8>,
-    /// Whether that was used. Several chains of a group may have written it.
-    is_used: bool,
-}
-
-impl Written {
-    /// Advances to the next key if the last one was used; false at the end.
-    fn advance(&mut self, store: &Engine) -> Result<bool> {
-        while self.changes.advance(store)? {
-            let key = branch_key::user_key(self.changes.index_key());
-            if !self.is_used || *key != *self.key {
-                self.key.clear();
-                self.key.extend_from_slice(&key);
-                self.is_used = false;
-                return Ok(true);
-            }
-            self.changes.pass();
-        }
-        Ok(false)
-    }
-}
-
 /// A keyspace in one state; `None` if it does not exist there.
 pub(crate) type InState<'a> = (Option<&'a Keyspace>, &'a Snapshot);
 
@@ -219,7 +189,7 @@ impl Keys {
             let mut add = |(keyspace, states, readable_at): (Option<&Keyspace>, _, _)| {
                 let Some(keyspace) = keyspace else { return Ok(()) };
                 let id = store.reader.keyspaces.id_of(keyspace)?;
-                add_written(&mut written, store, &Span::new(id, &range), states, readable_at)
+                written::between(&mut written, store, &Span::new(id, &range), states, readable_at)
             };
             let (first, last) =
                 if base.1.at() <= theirs.1.at() { (*base, theirs) } else { (theirs, *base) };
@@ -243,85 +213,6 @@ impl Keys {
             }
             Self::Written(written) => written,
         };
-        let mut at = 0;
-        while let Some(written) = all.get_mut(at) {
-            match written.advance(store)? {
-                true => at += 1,
-                false => drop(all.swap_remove(at)),
-            }
-        }
-        let Some(key) = all.iter().map(|written| &written.key).min().cloned() else {
-            return Ok(None);
-        };
-        for written in all.iter_mut().filter(|written| written.key == key) {
-            written.changes.pass();
-            written.is_used = true;
-        }
-        Ok(Some(key))
+        Ok(written::next(all, store)?.map(|(key, _)| key))
     }
-}
-
-/// Adds the keys in a span of main that were written between two states, on main or on the branches
-/// that they see. On main, both moments must be readable, or only `readable_at`.
-fn add_written(
-    all: &mut Vec<Written>,
-    store: &Engine,
-    span: &Span,
-    states: [&Snapshot; 2],
-    readable_at: Option<Glsn>,
-) -> Result<()> {
-    let mut add = |changes| all.push(Written { changes, key: Vec::new(), is_used: false });
-    let ends = states.map(|state| {
-        let fork = state.lens().map_or(Glsn::MAX, |lens| lens.ancestry().main);
-        fork.min(state.at())
-    });
-    let (from, to) = (ends[0].min(ends[1]), ends[0].max(ends[1]));
-    if from < to || states.iter().all(|state| state.lens().is_none()) {
-        let readable_at = readable_at.map_or([from, to], |at| [at, at]);
-        add(Changes::new(store, span.clone(), (from, to), readable_at)?);
-    }
-    let lenses = states.map(Snapshot::lens);
-    let same_group = |a: &Lens, b: &Lens| a.ancestry().group == b.ancestry().group;
-    for (place, lens) in lenses.iter().enumerate() {
-        let Some(lens) = lens else { continue };
-        if place == 1 && lenses[0].is_some_and(|first| same_group(first, lens)) {
-            continue;
-        }
-        if let Some((chains, moments)) = chains_between(lens.ancestry().group, states) {
-            // The newest version of each key is enough.
-            let changes = Changes::new(store, lens.span(span), moments, [moments.1; 2])?;
-            add(changes.of_chains(chains));
-        }
-    }
-    Ok(())
-}
-
-/// The chains of a group of which two states see different parts, and the moments between which
-/// these parts were written.
-fn chains_between(group: u32, states: [&Snapshot; 2]) -> Option<(Vec<u32>, (Glsn, Glsn))> {
-    // For each chain: what each state sees of it, and its beginning.
-    let mut seen: BTreeMap<u32, ([Option<Glsn>; 2], Glsn)> = BTreeMap::new();
-    for (side, state) in states.iter().enumerate() {
-        let Some(lens) = state.lens().filter(|lens| lens.ancestry().group == group) else {
-            continue;
-        };
-        let ancestry = lens.ancestry();
-        for (place, (chain, limit)) in ancestry.chains.iter().enumerate() {
-            let next = ancestry.chains.get(place + 1).map_or(ancestry.main, |next| next.1);
-            let begin = next.min(state.at());
-            let seen = seen.entry(*chain).or_insert(([None; 2], begin));
-            seen.0[side] = Some((*limit).min(state.at()));
-            seen.1 = seen.1.min(begin);
-        }
-    }
-    let (mut chains, mut moments) = (Vec::new(), None::<(Glsn, Glsn)>);
-    for (chain, (ends, begin)) in seen {
-        let [a, b] = ends.map(|end| end.unwrap_or(begin));
-        if a != b {
-            chains.push(chain);
-            let (from, to) = moments.unwrap_or((Glsn::MAX, Glsn::NONE));
-            moments = Some((from.min(a).min(b), to.max(a).max(b)));
-        }
-    }
-    moments.map(|moments| (chains, moments))
 }

@@ -51,6 +51,11 @@ impl Lens {
         Ok(Self { name: name.into(), ancestry, _moments })
     }
 
+    /// The name that the branch had.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     pub(crate) fn ancestry(&self) -> &Ancestry {
         &self.ancestry
     }

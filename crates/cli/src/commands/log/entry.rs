@@ -1,7 +1,7 @@
 //! One log entry per line: a transaction with its metadata, or a payload of a stream.
 
 use jiff::Timestamp;
-use plimsoll::{Change, Commit, Db, Error, Glsn, LogEntry};
+use plimsoll::{Branch, Change, Commit, Db, Error, Glsn, LogEntry};
 use serde_json::{Map, Value, json};
 
 use crate::about::About;
@@ -34,8 +34,15 @@ impl Printer {
         Self { skip_cursors: true, ..self }
     }
 
-    /// Prints an entry; returns false if it is skipped.
-    pub(super) fn print(&self, db: &Db, glsn: u64, output: &mut Output) -> Result<bool, Failure> {
+    /// Prints an entry, if it is a commit that `branch` contains; without one, any entry. Returns
+    /// false if it is skipped.
+    pub(super) fn print(
+        &self,
+        db: &Db,
+        branch: Option<&Branch>,
+        glsn: u64,
+        output: &mut Output,
+    ) -> Result<bool, Failure> {
         let wanted = |time| self.until.is_none_or(|until| time <= until);
         let changes = match db.log().commit(Glsn(glsn)) {
             Err(Error::Dropped { .. }) => return self.print_dropped(glsn, output).map(|()| true),
@@ -43,6 +50,12 @@ impl Printer {
         };
         match changes {
             Some(commit) if self.skip_cursors && commit.moves_cursor()? => Ok(false),
+            Some(commit)
+                if branch.map_or(Ok(false), |it| it.contains(&commit).map(|is| !is))? =>
+            {
+                Ok(false)
+            }
+            None if branch.is_some() => Ok(false),
             Some(commit) => {
                 let metadata = commit.metadata()?;
                 let about = About::of(metadata);

@@ -3,7 +3,7 @@
 use std::iter;
 use std::ops::RangeInclusive;
 
-use plimsoll::{Db, Error, Glsn, Keyspace};
+use plimsoll::{Branch, Db, Error, Glsn, Keyspace};
 
 use crate::exit::Failure;
 
@@ -99,16 +99,16 @@ fn windows(range: RangeInclusive<u64>, order: Order) -> impl Iterator<Item = Ran
     })
 }
 
-/// The commits that wrote or deleted a key, from its retained versions.
+/// The commits that wrote or deleted a key on a branch, from its retained versions.
 pub(super) fn of_key<'a>(
-    db: &'a Db,
+    branch: &Branch,
     keyspace: &Keyspace,
     key: &[u8],
     range: RangeInclusive<u64>,
     order: Order,
 ) -> Result<Glsns<'a>, Failure> {
     let (from, to) = range.into_inner();
-    let newest_first = db
+    let newest_first = branch
         .history(keyspace, key)?
         .map(|version| Ok(version?.glsn.0))
         .skip_while(move |glsn| matches!(glsn, Ok(glsn) if *glsn > to))

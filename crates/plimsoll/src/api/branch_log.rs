@@ -1,0 +1,195 @@
+//! The commits of a branch, and the changes on it as they are committed.
+
+use std::fmt;
+use std::sync::Arc;
+
+use plimsoll_log::glsn::{Glsn, StreamId};
+
+use crate::api::branches::Branch;
+use crate::api::commit::Commit;
+use crate::api::commits::Commits;
+use crate::engine::Engine;
+use crate::read::lens::Lens;
+use crate::read::span::Span;
+use crate::types::branches::MAIN_CHAIN;
+use crate::types::error::{Lift, Result};
+use crate::types::keyspaces::Keyspace;
+
+impl Branch {
+    /// The commits that the branch contains, newest first: those that changed keys on it, then
+    /// those of its ancestors up to the forks, as far as the log holds them. Commits of the store's
+    /// own records of keyspaces, cursors, tags and branches are left out.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # use plimsoll::*;
+    /// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
+    /// let notes = db.keyspace("notes")?;
+    /// let first = db.put(&notes, "a", "one")?;
+    /// let draft = db.create_branch("draft", &db.main())?;
+    /// let second = draft.put(&notes, "a", "two")?;
+    /// db.put(&notes, "a", "three")?;
+    /// let mut glsns = Vec::new();
+    /// for commit in draft.log()? {
+    ///     glsns.push(commit?.glsn());
+    /// }
+    /// assert_eq!(glsns, [second, first]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// All entries of the log are visited, also those of other branches.
+    ///
+    /// # Errors
+    /// [`InvalidInput::NoBranch`](crate::InvalidInput::NoBranch);
+    /// [`Error::Behind`](crate::Error::Behind) if the commits of other processes cannot be applied.
+    pub fn log(&self) -> Result<BranchLog> {
+        let store = &self.db.store;
+        store.check_open()?;
+        let newest = store.newest()?;
+        let lens = self.lens.clone();
+        lens.as_ref().map_or(Ok(()), |lens| lens.check_exists(&store.reader, newest))?;
+        Ok(BranchLog { store: Arc::clone(store), lens, next: newest })
+    }
+
+    /// Whether the branch contains a commit: whether the commit changed keys on it, or on one of
+    /// its ancestors up to the fork.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # use plimsoll::*;
+    /// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
+    /// let notes = db.keyspace("notes")?;
+    /// let draft = db.create_branch("draft", &db.main())?;
+    /// let glsn = draft.put(&notes, "a", "one")?;
+    /// let commit = db.log().commit(glsn)?.expect("it is a commit");
+    /// assert!(draft.contains(&commit)? && !db.main().contains(&commit)?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Commit::changes`].
+    pub fn contains(&self, commit: &Commit) -> Result<bool> {
+        contains(self.lens.as_deref(), commit)
+    }
+
+    /// As [`Db::watch`](crate::Db::watch), of this branch only: returns the commits from `from` on
+    /// that changed keys with the prefix on it, and not those of its ancestors. It is continued in
+    /// the same way. If the branch is deleted, the watch returns the commits before that, and then
+    /// fails.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # use plimsoll::*;
+    /// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
+    /// let users = db.keyspace("users")?;
+    /// let draft = db.create_branch("draft", &db.main())?;
+    /// let mut watch = draft.watch(&users, "admin/", db.newest().next())?;
+    /// db.put(&users, "admin/eve", "Eve")?;
+    /// draft.put(&users, "admin/ada", "Ada")?;
+    /// let commit = watch.next_timeout(std::time::Duration::from_secs(10))?.expect("Ada was put");
+    /// let change = commit.changes()?.next().expect("there is one")?;
+    /// assert_eq!((change.key(), change.branch()), (&b"admin/ada"[..], Some("draft")));
+    /// assert!(watch.next().is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Db::watch`](crate::Db::watch);
+    /// [`InvalidInput::NoBranch`](crate::InvalidInput::NoBranch).
+    pub fn watch(
+        &self,
+        keyspace: &Keyspace,
+        prefix: impl AsRef<[u8]>,
+        from: Glsn,
+    ) -> Result<Commits> {
+        let Some(lens) = &self.lens else { return self.db.watch(keyspace, prefix, from) };
+        let store = &self.db.store;
+        let span = Span::prefix(store.reader.keyspaces.id_of(keyspace)?, prefix.as_ref());
+        Commits::on_branch(store, lens, from, &span)
+    }
+}
+
+fn contains(lens: Option<&Lens>, commit: &Commit) -> Result<bool> {
+    let Some(chain) = commit.chain()? else { return Ok(false) };
+    Ok(match lens {
+        None => chain == MAIN_CHAIN,
+        Some(lens) if chain == MAIN_CHAIN => commit.glsn() <= lens.ancestry().main,
+        Some(lens) => {
+            let limit = lens.place_of(chain).map(|place| lens.ancestry().chains[place].1);
+            limit.is_some_and(|limit| commit.glsn() <= limit)
+        }
+    })
+}
+
+/// The commits of a branch, newest first, from [`Branch::log`]. It ends at the first entry of the
+/// log. After an error it continues with the commit before.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # use plimsoll::*;
+/// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
+/// let notes = db.keyspace("notes")?;
+/// db.put(&notes, "a", "one")?;
+/// let second = db.put(&notes, "b", "two")?;
+/// let mut log: BranchLog = db.main().log()?;
+/// assert_eq!(log.next().expect("there are two")?.glsn(), second);
+/// # Ok(())
+/// # }
+/// ```
+pub struct BranchLog {
+    store: Arc<Engine>,
+    lens: Option<Arc<Lens>>,
+    /// The entry that is visited next.
+    next: Glsn,
+}
+
+impl BranchLog {
+    /// Continues with the commits up to this one, if they are next anyway or later.
+    #[must_use = "it returns the new iterator"]
+    pub fn up_to(mut self, glsn: Glsn) -> Self {
+        self.next = self.next.min(glsn);
+        self
+    }
+
+    fn step(&mut self) -> Result<Option<Commit>> {
+        self.store.check_open()?;
+        let log = &self.store.reader.log;
+        while self.next > Glsn::NONE && self.next >= log.bounds().first {
+            let glsn = self.next;
+            self.next = Glsn(glsn.0 - 1);
+            let read = || {
+                let stream = log.meta(glsn).lift()?.stream;
+                let is_wanted = matches!(stream, StreamId::TRANSACTIONS | StreamId::DROPPED);
+                is_wanted.then(|| log.read(glsn).lift()).transpose()
+            };
+            let entry = match read() {
+                // It was trimmed in the meantime.
+                Err(_) if glsn < log.bounds().first => return Ok(None),
+                entry => entry?,
+            };
+            let Some(entry) = entry else { continue };
+            let commit = Commit::new(&self.store, entry, None);
+            if contains(self.lens.as_deref(), &commit)? {
+                return Ok(Some(commit));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Iterator for BranchLog {
+    type Item = Result<Commit>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step().transpose()
+    }
+}
+
+impl fmt::Debug for BranchLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BranchLog(next {})", self.next)
+    }
+}

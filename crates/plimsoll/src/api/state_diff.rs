@@ -1,0 +1,199 @@
+//! The keys that differ between two states of branches.
+//!
+//! Only the keys that may differ are compared, because they have a version that only one of the
+//! states contains. If the keyspace was dropped between the states, these are all keys of both: the
+//! drop is not stored on branches.
+
+use std::sync::Arc;
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::api::history::{Difference, Measure, VersionInfo, measure};
+use crate::api::snapshot::Snapshot;
+use crate::api::written::{self, Written};
+use crate::engine::{Engine, lives};
+use crate::read::point::find;
+use crate::read::span::Span;
+use crate::txn::range::Range;
+use crate::types::as_of::AsOf;
+use crate::types::error::Result;
+use crate::types::keyspaces::Keyspace;
+
+/// The keys whose values differ between two states.
+pub(crate) struct StateDiff {
+    store: Arc<Engine>,
+    states: [State; 2],
+    /// `None` after the end.
+    keys: Option<Keys>,
+}
+
+/// A keyspace in a state.
+struct State {
+    snapshot: Snapshot,
+    /// `None` if it was dropped by then.
+    keyspace: Option<Keyspace>,
+}
+
+/// The keys that may differ, in ascending order.
+enum Keys {
+    /// Both states have the same keyspace.
+    Written(Vec<Written>),
+    /// They have not.
+    All {
+        scans: Vec<Scan>,
+        /// The commit that dropped the older keyspace.
+        dropped: Glsn,
+        /// The number of the state that has the newer one.
+        newer: usize,
+    },
+}
+
+/// All keys of one state.
+struct Scan {
+    range: Range<'static>,
+    /// The next key, which is not used yet.
+    next: Option<Vec<u8>>,
+}
+
+/// The version of a key that a state sees, which has not expired there.
+struct Seen {
+    index_key: Vec<u8>,
+    measure: Measure,
+    at: AsOf<'static>,
+}
+
+impl State {
+    fn version(&self, key: &[u8]) -> Result<Option<Seen>> {
+        let Some(keyspace) = &self.keyspace else { return Ok(None) };
+        let key = self.snapshot.key(keyspace, key)?;
+        let (key, at) = self.snapshot.place(&key)?;
+        let hit = self.snapshot.store().reader.read(|view| {
+            let hit = find(view, &key, at)?;
+            Ok(hit.map(|hit| measure(&key, hit.glsn(), hit.stored())))
+        })?;
+        Ok(hit.map(|measure| Seen { index_key: key.into_owned(), measure, at }))
+    }
+}
+
+impl Scan {
+    /// The next key, which is not passed.
+    fn peek(&mut self) -> Result<Option<&[u8]>> {
+        if self.next.is_none() {
+            self.next = self.range.advance()?.map(|(key, _)| key.to_vec());
+        }
+        Ok(self.next.as_deref())
+    }
+}
+
+impl StateDiff {
+    pub(crate) fn new(
+        keyspace: &Keyspace,
+        snapshots: [&Snapshot; 2],
+        prefix: &[u8],
+    ) -> Result<Self> {
+        let store = Arc::clone(snapshots[0].store());
+        store.check_open()?;
+        let ids = lives::ids(&store, keyspace)?;
+        let name = keyspace.name();
+        let state = |snapshot: &Snapshot| -> Result<(State, usize)> {
+            let at = snapshot.read_at()?.glsn;
+            let place = lives::position_at(&store, name, &ids, at)?;
+            let id = place.map(|place| ids[place]);
+            let keyspace = id.map(|id| store.reader.keyspaces.handle(id, name.into()));
+            Ok((State { snapshot: snapshot.clone(), keyspace }, place.unwrap_or(ids.len())))
+        };
+        let ((first, a), (second, b)) = (state(snapshots[0])?, state(snapshots[1])?);
+        let keys = if a == b {
+            let mut keys = Vec::new();
+            if let Some(id) = ids.get(a) {
+                written::between(&mut keys, &store, &Span::prefix(*id, prefix), snapshots, None)?;
+            }
+            Keys::Written(keys)
+        } else {
+            let scans = [&first, &second].into_iter().filter_map(|state| {
+                let keyspace = state.keyspace.as_ref()?;
+                let range = state.snapshot.prefix(keyspace, prefix);
+                Some(range.map(|range| Scan { range: range.keys_only(), next: None }))
+            });
+            let scans = scans.collect::<Result<_>>()?;
+            let dropped = lives::dropped_at(&store, ids[a.min(b)], name)?;
+            let dropped = dropped.unwrap_or(Glsn::NONE);
+            Keys::All { scans, dropped, newer: usize::from(b > a) }
+        };
+        Ok(Self { store, states: [first, second], keys: Some(keys) })
+    }
+
+    /// The next difference; an error ends the iteration.
+    pub(crate) fn next(&mut self) -> Option<Result<Difference>> {
+        let next = self.step().transpose();
+        if !matches!(next, Some(Ok(_))) {
+            self.keys = None;
+        }
+        next
+    }
+
+    fn step(&mut self) -> Result<Option<Difference>> {
+        self.store.check_open()?;
+        let Self { store, states, keys } = self;
+        let Some(keys) = keys else { return Ok(None) };
+        loop {
+            let Some((key, by)) = keys.next(store)? else { return Ok(None) };
+            let [before, after] = states;
+            let seen = [before.version(&key)?, after.version(&key)?];
+            if is_same(store, &seen)? {
+                continue;
+            }
+            let by = match keys {
+                Keys::Written(_) => by,
+                Keys::All { newer, dropped, .. } => {
+                    seen[*newer].as_ref().map_or(*dropped, |seen| seen.measure.glsn)
+                }
+            };
+            let [before, after] = seen.map(|seen| {
+                seen.map(|seen| VersionInfo::new(store, &seen.index_key, seen.measure)).transpose()
+            });
+            return Ok(Some(Difference { key, by, before: before?, after: after? }));
+        }
+    }
+}
+
+impl Keys {
+    /// The next key. If both states have the same keyspace, also the newest commit that only one of
+    /// them contains and that wrote the key.
+    fn next(&mut self, store: &Engine) -> Result<Option<(Vec<u8>, Glsn)>> {
+        let scans = match self {
+            Self::Written(all) => return written::next(all, store),
+            Self::All { scans, .. } => scans,
+        };
+        let mut first: Option<Vec<u8>> = None;
+        for scan in scans.iter_mut() {
+            if let Some(key) = scan.peek()?
+                && first.as_ref().is_none_or(|first| *key < **first)
+            {
+                first = Some(key.to_vec());
+            }
+        }
+        for scan in scans {
+            scan.next.take_if(|key| first.as_ref() == Some(key));
+        }
+        Ok(first.map(|key| (key, Glsn::NONE)))
+    }
+}
+
+/// Whether both states have the same value.
+fn is_same(store: &Engine, seen: &[Option<Seen>; 2]) -> Result<bool> {
+    let (before, after) = match seen {
+        [None, None] => return Ok(true),
+        [Some(before), Some(after)] => (before, after),
+        _ => return Ok(false),
+    };
+    let is_one = before.measure.glsn == after.measure.glsn && before.index_key == after.index_key;
+    if is_one || before.measure.bytes != after.measure.bytes {
+        return Ok(is_one);
+    }
+    let reader = |seen: &Seen| store.reader.reader(&seen.index_key, seen.at);
+    match (reader(before)?, reader(after)?) {
+        (Some(mut before), Some(mut after)) => before.has_bytes_of(&mut after),
+        _ => Ok(false),
+    }
+}
