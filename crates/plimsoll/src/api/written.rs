@@ -19,7 +19,7 @@ use crate::types::index_key::IndexKey;
 const OWNER_BYTES: usize = 512;
 
 /// Chains in ascending order, each with moments: versions after the first, up to the second.
-type Chains = Vec<(u32, (Glsn, Glsn))>;
+pub(crate) type Chains = Vec<(u32, (Glsn, Glsn))>;
 
 /// Whether a version of an index key is between the moments of its chain.
 fn is_between(chains: &Chains, key: &[u8], glsn: Glsn) -> bool {
@@ -60,7 +60,7 @@ impl Changes {
 
     /// Only the changes of these chains, of a span of keys on branches. Several changes of one key
     /// may be returned.
-    fn of_chains(self, chains: Chains) -> Self {
+    pub(crate) fn of_chains(self, chains: Chains) -> Self {
         Self { chains: Some(chains), ..self }
     }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Kind, Lease};
 
-use crate::api::history::Changes;
+use crate::api::written::Changes;
 use crate::engine::Engine;
 use crate::index::sources::view::{Direction, View};
 use crate::read::lens::Lens;
@@ -143,7 +143,7 @@ impl<'a> Graph<'a> {
             let changes = Changes::new(self.store, span, (from, upto), [upto; 2]);
             let changes = changes.map(|changes| match id {
                 MAIN_CHAIN => changes,
-                id => changes.of_chains(vec![id]),
+                id => changes.of_chains(vec![(id, (from, upto))]),
             });
             let found = changes.and_then(|mut changes| changes.advance(self.store));
             match found {

@@ -14,6 +14,7 @@ mod bad_input;
 mod beside;
 mod blocks;
 mod both_ends;
+mod branch_faults;
 mod branch_history;
 mod branch_moves;
 mod branch_registry;

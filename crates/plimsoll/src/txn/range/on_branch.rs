@@ -415,6 +415,13 @@ impl<'t> Range<'t> {
             self.take_ahead();
             return Ok(true);
         }
+        // If the step fails, what was returned must be known.
+        if let Some((key, _)) = self.rows.current() {
+            let mut last = self.key.take();
+            last.clear();
+            last.extend_from_slice(key);
+            self.key.put(last);
+        }
         self.rows.begin();
         let mut branch = self.branch.take().expect("the caller has checked this");
         let stepped = self.step_in_branch(&mut branch);
@@ -608,6 +615,7 @@ impl<'t> Range<'t> {
         };
         let charged = rested.and_then(|()| self.committer.patience.in_transaction(false, charge));
         if charged.is_err() {
+            self.remember(false);
             self.finish();
         }
         charged
