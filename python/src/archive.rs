@@ -1,5 +1,7 @@
 //! Archives: passes, restores and verification.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use plimsoll::{Moment, Options};
@@ -51,7 +53,12 @@ pub(crate) fn archive(
     if let Some(time) = keep {
         archive = archive.keep(time);
     }
-    let report = interruptible(py, move || archive.push(&of))?.map_err(raised_by_archive)?;
+    // Otherwise the pass would keep the archive locked until it ends.
+    let cancel = Arc::new(AtomicBool::new(false));
+    archive = archive.cancel_on(Arc::clone(&cancel));
+    let report = interruptible(py, move || archive.push(&of))
+        .inspect_err(|_| cancel.store(true, Ordering::Relaxed))?
+        .map_err(raised_by_archive)?;
     Ok(ArchiveReport {
         glsn: report.glsn.0,
         objects: report.objects,

@@ -166,6 +166,38 @@ db.close()
     assert (done.stdout.strip(), done.stderr, done.returncode) == ("0 True", "", 0)
 
 
+def test_ctrl_c_ends_the_pass_of_an_archiver(path: str) -> None:
+    program = """
+import os, pathlib, signal, sys, threading, time, plimsoll
+path, archive = sys.argv[1], pathlib.Path(sys.argv[1] + ".archive")
+db = plimsoll.open(path, memory="16MiB")
+for number in range(20):
+    db[b"%d" % number] = os.urandom(1 << 20)
+def interrupt():
+    while not any(file.is_file() and file.stat().st_size > 500_000 for file in archive.rglob("*")):
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt).start()
+try:
+    plimsoll.archive(db, archive)
+except KeyboardInterrupt:
+    print("interrupted")
+deadline = time.monotonic() + 60
+while True:
+    try:
+        # A pass that had gone on in the background would have sent everything.
+        print(plimsoll.archive(db, archive).objects > 0)
+        break
+    except plimsoll.Locked:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+db.close()
+print(plimsoll.verify_archive(archive).ok)
+"""
+    done = run(program, path)
+    assert (done.stdout.split(), done.stderr, done.returncode) == (["interrupted", "True", "True"], "", 0)
+
+
 def test_the_interpreter_ends_cleanly_with_everything_still_open(path: str) -> None:
     program = """
 import sys, threading, plimsoll
