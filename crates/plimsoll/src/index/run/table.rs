@@ -268,8 +268,8 @@ impl Table {
         Ok(Guided { leaf: Some(leaf), misses })
     }
 
-    /// Whether a chain of a branch may have a version of the key with this stem, whose last possible
-    /// index key is `last`.
+    /// Whether a chain of a branch may have a version of the key with this stem, whose last
+    /// possible index key is `last`.
     pub(crate) fn may_have_stem(&self, stem: &[u8], last: &[u8], touch: Touch) -> Result<bool> {
         // The guide with the last one: no fence behind it has this stem, because no stem is a
         // prefix of another, and a fence has one byte more than its neighbours share.
