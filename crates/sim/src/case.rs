@@ -3,10 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::expiry;
 use crate::op::Op;
 use crate::op::generate::{Profile, among, generate};
 use crate::world::{Setting, World};
+use crate::{branches, expiry};
 
 /// The kind of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +35,13 @@ pub enum Mode {
     Members,
     /// Values expire.
     Expiry,
+    /// Branches are created, written, merged and deleted.
+    Branches,
 }
 
 impl Mode {
     /// All of them, with their names.
-    pub const ALL: [(Mode, &str); 12] = [
+    pub const ALL: [(Mode, &str); 13] = [
         (Mode::Model, "model"),
         (Mode::EverySync, "every-sync"),
         (Mode::Crash, "crash"),
@@ -52,12 +54,13 @@ impl Mode {
         (Mode::Rot, "rot"),
         (Mode::Members, "members"),
         (Mode::Expiry, "expiry"),
+        (Mode::Branches, "branches"),
     ];
 
     fn profile(self) -> Profile {
         match self {
-            // The last two have their own workload generators.
-            Mode::Model | Mode::Members | Mode::Expiry => Profile::Model,
+            // The last three have their own workload generators.
+            Mode::Model | Mode::Members | Mode::Expiry | Mode::Branches => Profile::Model,
             Mode::EverySync | Mode::Rot => Profile::EverySync,
             Mode::Crash => Profile::Crash,
             Mode::FailedReads => Profile::FailedReads,
@@ -119,6 +122,7 @@ impl Case {
         match self.mode {
             Mode::Members => return among::generate(self.seed, self.ops),
             Mode::Expiry => return expiry::workload(self.seed, self.ops),
+            Mode::Branches => return branches::workload(self.seed, self.ops),
             _ => {}
         }
         generate(self.seed, &self.mode.profile().settings().of_seed(self.seed), self.ops)

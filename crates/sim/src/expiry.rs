@@ -431,6 +431,13 @@ impl Driver {
     }
 }
 
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // A store holds the process whose waits hold the crew.
+        (0..self.members.len()).for_each(|number| self.crew.set(number, None));
+    }
+}
+
 /// Bytes of a value.
 fn value(random: &mut Random) -> Vec<u8> {
     let len = [3, 40, 2000, 20_000][random.below(4) as usize];

@@ -12,6 +12,7 @@
 //! - [`members`]: several processes share a store on one simulated disk, and are killed, stopped,
 //!   join and leave;
 //! - [`expiry`]: values expire while time passes and clocks differ;
+//! - [`branches`]: branches are created, written, merged and deleted;
 //! - [`kill`]: a child process on a real disk is killed;
 //! - [`real`]: the power of a real file system is cut under such a child, its system calls fail,
 //!   other processes read beside it;
@@ -25,6 +26,7 @@
 //! [`planted`] checks that the simulation finds planted bugs.
 
 pub mod bank;
+pub mod branches;
 pub mod case;
 pub mod content;
 pub mod crash;

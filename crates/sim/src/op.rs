@@ -530,6 +530,8 @@ pub enum Op {
     Among(among::Among),
     /// A step of a run with values that expire, chosen by this number; ignored in other runs.
     Timed(u64),
+    /// A step of a run with branches, chosen by this number; ignored in other runs.
+    Branching(u64),
 }
 
 impl Op {

@@ -4,7 +4,7 @@ use crate::case::{Case, Mode};
 use crate::driver::{Care, Driver, run};
 use crate::failure::Outcome;
 use crate::op::Op;
-use crate::{crash, expiry, faults, members, metamorphic, rot};
+use crate::{branches, crash, expiry, faults, members, metamorphic, rot};
 
 impl Case {
     /// Runs it.
@@ -32,6 +32,7 @@ impl Case {
             Mode::Rot => rot::damage(self, ops).map(|_| ()),
             Mode::Members => members::run(self.seed, ops),
             Mode::Expiry => expiry::run(self.seed, ops),
+            Mode::Branches => branches::run(self.seed, ops),
         }
     }
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod bank;
+mod branches;
 mod crash;
 mod expiry;
 mod faults;

@@ -35,6 +35,7 @@ impl<'a> Words<'a> {
     pub(super) fn op(&mut self, verb: &str) -> Result<Op, String> {
         Ok(match verb {
             "timed" => Op::Timed(self.number()?),
+            "branching" => Op::Branching(self.number()?),
             "begin" => Op::Begin { tx: self.sign("t")? },
             "begin-ordered" => Op::BeginOrdered { tx: self.sign("t")? },
             "commit" => Op::Commit { tx: self.sign("t")?, metadata: self.content()? },

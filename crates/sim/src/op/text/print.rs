@@ -149,6 +149,7 @@ impl fmt::Display for Op {
             Op::Fault(Fault::Heal) => f.write_str("fault heal"),
             Op::Among(among) => among.fmt(f),
             Op::Timed(choice) => write!(f, "timed {choice}"),
+            Op::Branching(choice) => write!(f, "branching {choice}"),
         }
     }
 }

@@ -1,0 +1,319 @@
+//! Merges of branches: each key is compared with what the model decides.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use plimsoll::{BranchMerge, Db, Error, InvalidInput, MergeAction, MergeOutcome, MergeStep};
+use plimsoll_disk::mutex::lock;
+use plimsoll_disk::random::Random;
+
+use crate::branches::model::{Content, Effect, KEYS, Line, MAIN, Place, SPACES, Writes};
+use crate::branches::rules::{Before, Fate, Rule};
+use crate::branches::{Driver, Halt, NAMES, Step, done, refused, same_newest};
+use crate::failure::{Failure, ensure, same};
+
+/// What may become of a key.
+#[derive(Debug)]
+struct Expected {
+    fates: Vec<Fate>,
+    /// Whether the other branch has changed it, if that is certain.
+    is_changed: Option<bool>,
+}
+
+/// The steps of a preview: what becomes of the keys that it lists.
+type Steps = BTreeMap<Place, (MergeAction, Option<Vec<u8>>)>;
+
+/// A merge whose preview is as expected.
+struct Planned {
+    what: String,
+    expected: BTreeMap<Place, Expected>,
+    steps: Steps,
+    writes: Writes,
+}
+
+impl Driver {
+    /// Merges a branch into another one.
+    pub(super) fn merge(&mut self, number: usize, random: &mut Random) -> Step {
+        let has_late_forks = self.has_late_forks && self.model.lines.iter().any(Line::is_late);
+        match self.try_merge(number, random) {
+            // What both contain may have been dropped before the branch was created.
+            Err(Halt::Call(_)) if has_late_forks && std::mem::take(&mut self.is_trimmed) => {
+                self.doubt = None;
+                Ok(())
+            }
+            merged => merged,
+        }
+    }
+
+    /// The result of a call of a merge.
+    fn merging<T>(&mut self, what: &str, result: plimsoll::Result<T>) -> Step<T> {
+        self.is_trimmed = matches!(result, Err(Error::Trimmed { .. }));
+        done(what, result)
+    }
+
+    fn try_merge(&mut self, number: usize, random: &mut Random) -> Step {
+        let (from, into) = (self.some_branch(random), self.some_branch(random));
+        let db = self.member(number).db.clone();
+        let (theirs, ours) = (self.branch(number, from)?, self.branch(number, into)?);
+        let rules: [Rule; SPACES] = std::array::from_fn(|space| Rule::of_space(space, random));
+        let spaces = self.member(number).spaces.clone();
+        let with_rules = |before: &Before| {
+            let mut merge: BranchMerge = db.merge(&theirs).into(&ours);
+            for (space, rule) in spaces.iter().zip(rules) {
+                merge = merge.rule(space, rule.of_store(before));
+            }
+            merge
+        };
+        let nothing: Before = Arc::new(|| {});
+        let merge = with_rules(&nothing);
+        if from == into {
+            return refused("a merge with itself", merge.run(), |error| {
+                matches!(error, Error::InvalidInput(InvalidInput::MergeWithItself { .. }))
+            });
+        }
+        let planned = self.plan(&merge, (from, into), &rules)?;
+        let theirs = self.model.tip(from);
+        let effect = Effect::Merge { into, theirs, writes: planned.writes.clone() };
+        let third = self.some_branch(random);
+        // While one of several processes waits for another one, values may expire.
+        let may_delete = random.below(2) == 0 && self.members.len() == 1;
+        let outcome = if may_delete && ![from, into, MAIN].contains(&third) {
+            self.arm_nothing();
+            let meanwhile = Meanwhile::new(&db, self.model.lines[third].name().unwrap_or_default());
+            let merged = with_rules(&meanwhile.before()).run();
+            if let Some(deleted) = meanwhile.done() {
+                done("delete", deleted)?;
+                self.doubt = Some(Effect::Delete { branch: third });
+                while self.doubt.is_some() && self.model.newest < db.newest().0 {
+                    self.absorb_upto(&db, self.model.newest + 1)?;
+                }
+            }
+            self.doubt = Some(effect);
+            merged
+        } else {
+            self.doubt = Some(effect);
+            merge.run()
+        };
+        let outcome = self.merging("merge", outcome)?;
+        self.judge(number, &planned, outcome)
+    }
+
+    /// Compares the steps of a preview with those of the model.
+    fn plan(
+        &mut self,
+        merge: &BranchMerge,
+        (from, into): (usize, usize),
+        rules: &[Rule; SPACES],
+    ) -> Step<Planned> {
+        let expected = self.expected(from, into, rules);
+        let mut steps = Steps::new();
+        for step in self.merging("preview", merge.preview())? {
+            let step: MergeStep = self.merging("step", step)?;
+            let space = NAMES.iter().position(|name| *name == step.keyspace());
+            let space = space.ok_or_else(|| Failure::new("a step in an unknown keyspace"))?;
+            let merged = done("merged", step.merged())?.map(|value| value.to_vec());
+            steps.insert((space, step.key()[0]), (step.action(), merged));
+        }
+        let what = format!("merge of {from} into {into}");
+        let writes = writes_of(&steps, &expected).map_err(|failure| Failure {
+            message: format!("{what} with {rules:?}: {}", failure.message),
+            ..failure
+        })?;
+        Ok(Planned { what, expected, steps, writes })
+    }
+
+    /// Compares the outcome of a merge with that of its preview and of the model.
+    fn judge(&mut self, number: usize, planned: &Planned, outcome: MergeOutcome) -> Step {
+        let Planned { what, expected, steps, .. } = planned;
+        let db = self.member(number).db.clone();
+        let conflicts = steps.iter().filter(|(_, (action, _))| *action == MergeAction::Conflict);
+        let mut conflicts: Vec<_> = conflicts
+            .map(|(place, _)| (*place, (NAMES[place.0].to_owned(), vec![place.1])))
+            .collect();
+        match outcome {
+            MergeOutcome::Merged(glsn) => {
+                self.acknowledge(number)?;
+                ensure(conflicts.is_empty(), || format!("{what} passes over conflicts"))?;
+                let is_up_to_date =
+                    expected.values().all(|expected| expected.is_changed == Some(false));
+                ensure(!is_up_to_date, || format!("{what} finds changes"))?;
+                self.absorb(&db)?;
+                return Ok(same("newest commit, a merge", &glsn.0, &self.model.newest)?);
+            }
+            MergeOutcome::UpToDate => {
+                self.doubt = None;
+                let changed =
+                    expected.iter().find(|(_, expected)| expected.is_changed == Some(true));
+                ensure(changed.is_none() && steps.is_empty(), || {
+                    format!("{what} finds no changes, the model {changed:?}")
+                })?;
+            }
+            MergeOutcome::Conflicts(found) => {
+                self.doubt = None;
+                let mut keys = Vec::new();
+                for step in found {
+                    let step = self.merging("conflict", step)?;
+                    keys.push((step.keyspace().to_owned(), step.key().to_vec()));
+                }
+                // If the log is trimmed meanwhile, the time of a base is known only roughly.
+                conflicts.retain(|(place, name)| {
+                    keys.contains(name) || expected[place].is_changed.is_some()
+                });
+                let mut listed: Vec<_> = conflicts.into_iter().map(|(_, name)| name).collect();
+                keys.sort();
+                listed.sort();
+                same(format!("conflicts of the {what}"), &keys, &listed)?;
+            }
+            _ => return Err(Failure::new("an unknown outcome of a merge").into()),
+        }
+        same_newest(&db, &self.model)
+    }
+
+    /// What may become of each key.
+    fn expected(
+        &self,
+        from: usize,
+        into: usize,
+        rules: &[Rule; SPACES],
+    ) -> BTreeMap<Place, Expected> {
+        let now = self.now();
+        let (ours, theirs) = (self.model.tip(into), self.model.tip(from));
+        let bases = self.model.bases(ours, theirs);
+        let mut all = BTreeMap::new();
+        for (space, rule) in rules.iter().enumerate() {
+            for key in 0..KEYS as u8 {
+                let place = (space, key);
+                let newest = self.model.bases_of_key(&bases, place);
+                let (our, their) =
+                    (self.model.content(ours, place, now), self.model.content(theirs, place, now));
+                let mut found = Expected { fates: Vec::new(), is_changed: None };
+                let mut changes = Vec::new();
+                // The bases are read as of their own times. But a key of which only the time has
+                // changed the value is not compared.
+                for is_of_now in [false, true] {
+                    let contents = newest.iter().map(|base| {
+                        let glsn = self.model.nodes[*base].glsn;
+                        let then = if is_of_now { now } else { self.model.micros_at(glsn) };
+                        self.model.content(*base, place, then)
+                    });
+                    let mut contents: Vec<_> = contents.collect();
+                    contents.dedup();
+                    let base = (contents.len() == 1).then(|| contents.remove(0));
+                    let (one, is_changed) =
+                        fate(*rule, base.as_ref(), our.as_ref(), their.as_ref());
+                    found.fates.push(one);
+                    changes.push(is_changed);
+                }
+                // The store may not know of a deletion which of the bases contain it.
+                let of_base = |base: &usize| self.model.nodes[*base].state.get(&place);
+                let has_expiry =
+                    |base: &usize| of_base(base).is_some_and(|it| it.expires.is_some());
+                let may_differ = bases
+                    .iter()
+                    .any(|base| of_base(base) != of_base(&bases[0]) || has_expiry(base));
+                if bases.len() > 1 && may_differ {
+                    let (one, is_changed) = fate(*rule, None, our.as_ref(), their.as_ref());
+                    found.fates.push(one);
+                    changes.push(is_changed);
+                    // A deletion with nothing beneath is dropped, as if the key had never been
+                    // there; a commit that has only deleted is then none.
+                    if bases.iter().any(|base| of_base(base).is_none_or(|it| it.expires.is_some()))
+                    {
+                        for base in &bases {
+                            let base = Some(self.model.content(*base, place, now));
+                            let (one, is_changed) =
+                                fate(*rule, base.as_ref(), our.as_ref(), their.as_ref());
+                            found.fates.push(one);
+                            changes.push(is_changed);
+                        }
+                    }
+                }
+                let is_certain = changes.iter().all(|is_changed| *is_changed == changes[0]);
+                found.is_changed = is_certain.then_some(changes[0]);
+                all.insert(place, found);
+            }
+        }
+        all
+    }
+}
+
+/// The deletion of another branch while a merge decides about a key; what it alone retained is
+/// dropped.
+struct Meanwhile {
+    db: Db,
+    name: String,
+    result: Arc<Mutex<Option<plimsoll::Result<()>>>>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Meanwhile {
+    fn new(db: &Db, name: &str) -> Self {
+        let (db, name) = (db.clone(), name.to_owned());
+        Self { db, name, result: Arc::default(), is_over: Arc::default() }
+    }
+
+    fn before(&self) -> Before {
+        let (db, name, result) = (self.db.clone(), self.name.clone(), Arc::clone(&self.result));
+        let is_over = Arc::clone(&self.is_over);
+        Arc::new(move || {
+            if !is_over.swap(true, Ordering::Relaxed) {
+                let deleted = db.delete_branch(&name);
+                *lock(&result) =
+                    Some(deleted.and_then(|()| db.flush()).and_then(|()| db.compact()));
+            }
+        })
+    }
+
+    /// Its result, if it has happened.
+    fn done(&self) -> Option<plimsoll::Result<()>> {
+        self.is_over.store(true, Ordering::Relaxed);
+        lock(&self.result).take()
+    }
+}
+
+/// What becomes of a key, and whether theirs has changed it.
+fn fate(
+    rule: Rule,
+    base: Option<&Option<Content>>,
+    ours: Option<&Content>,
+    theirs: Option<&Content>,
+) -> (Fate, bool) {
+    let base = base.map(Option::as_ref);
+    if base == Some(theirs) {
+        return (Fate::Keep, false);
+    }
+    let fate = match () {
+        () if ours == theirs && rule != Rule::Counter => Fate::Keep,
+        () if base == Some(ours) => theirs.cloned().map_or(Fate::Delete, Fate::Put),
+        () => match rule.fate(base, ours, theirs) {
+            Fate::Conflict if ours == theirs => Fate::Keep,
+            fate => fate,
+        },
+    };
+    (fate, true)
+}
+
+/// What the steps write, if each is as expected.
+fn writes_of(steps: &Steps, expected: &BTreeMap<Place, Expected>) -> Result<Writes, Failure> {
+    let mut writes = Writes::new();
+    for (place, expected) in expected {
+        let step = steps.get(place);
+        let is_it = |fate: &&Fate| match (fate, step) {
+            (Fate::Keep, None) => true,
+            (Fate::Put(content), Some((MergeAction::Put, value))) => {
+                value.as_ref() == Some(&*content.value)
+            }
+            (Fate::Delete, Some((MergeAction::Delete, _))) => true,
+            (Fate::Conflict, Some((MergeAction::Conflict, _))) => true,
+            _ => false,
+        };
+        match expected.fates.iter().find(is_it) {
+            Some(Fate::Put(content)) => drop(writes.insert(*place, Some(content.clone()))),
+            Some(Fate::Delete) => drop(writes.insert(*place, None)),
+            Some(_) => {}
+            None => same(format!("key {place:?}"), &format!("{step:?}"), &format!("{expected:?}"))?,
+        }
+    }
+    Ok(writes)
+}
