@@ -134,7 +134,7 @@ impl Driver {
         let keyspace = self.member(number).spaces[space].clone();
         let mut keys = (0..KEYS as u8)
             .filter_map(|key| Some((key, self.model.content(tip, (space, key), now)?)));
-        let wanted = if is_first { keys.next() } else { keys.last() };
+        let wanted = if is_first { keys.next() } else { keys.next_back() };
         let pop = || match is_first {
             true => handle.pop_first(&keyspace),
             false => handle.pop_last(&keyspace),
