@@ -378,7 +378,7 @@ pub(crate) struct Put {
 #[command(after_help = "\
 All keys are deleted in one transaction. Their earlier versions stay readable (--at, history) as \
 retention allows. --prefix, or --from and --to, delete a range at once, however many keys it \
-holds (on a branch, as long as each of its keys takes); an empty range is an error. Exit code 1: \
+holds (on a branch, by one deletion for each key); an empty range is an error. Exit code 1: \
 a key did not exist; the others are deleted.
 
 Examples:
@@ -479,8 +479,8 @@ pub(crate) struct History {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 + added, - removed, ~ changed, with the sizes before and after and a summary of the last commit \
-in between that wrote the key; of two branches, of the last commit that only one of them \
-contains. Rewriting the same value is not a difference. A pipe gets sign, bytes before, bytes \
+in between that wrote the key; between two branches, of the last such commit that only one of \
+them contains. Rewriting the same value is not a difference. A pipe gets sign, bytes before, bytes \
 after, key and summary, tab-separated. Exit code 0: no differences; 1: there are some.
 
 A moment without a branch is one of main, or of the branch that --branch names.
@@ -530,8 +530,7 @@ is a commit: with --follow, if a process has the store \
 for itself, entries are printed, and the cursor advances when that process closes it. \
 Commits that only advance cursors are not shown.
 
-With --branch, only the commits that changed keys on this branch are printed, then those of its \
-ancestors, up to the forks.
+With --branch, prints the commits of the branch, then those of its ancestors up to the forks.
 
 Examples:
   plimsoll log demo.plimsoll --limit 20

@@ -33,7 +33,7 @@ impl OnBranch {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Branch {
-    /// List the branches, and where each left its parent
+    /// List branches with their parents and forks
     List(BranchList),
     /// Create a branch, which begins with the state of another one
     Create(BranchCreate),
@@ -61,9 +61,9 @@ pub(crate) struct BranchList {
 Creating a branch is one small commit: no data is copied. The versions that the branch sees stay \
 readable until it is deleted, whatever the retention of their keyspaces.
 
-A name has 1 to 255 bytes and no control characters. Names that would be read as something else \
-are refused: main, newest, now, yesterday, numbers, what begins like a date or with `-`, what \
-counts back from now (\"2 hours ago\"), and what contains `:`, `..` or `@{`.
+A name has 1 to 255 bytes and no control characters. Refused: main, newest, now, yesterday, \
+numbers, relative times (\"2 hours ago\"), names that begin like a date or with `-`, and names \
+that contain `:`, `..` or `@{`.
 
 Examples:
   plimsoll branch create demo.plimsoll draft
@@ -102,8 +102,8 @@ pub(crate) struct BranchRename {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-What was committed on the branch alone can then no longer be read. Its space returns when no \
-branch is left that descends from the same branch off main.
+Commits made only on this branch become unreadable. Their space is freed once no branch remains \
+that descends from the same child of main.
 
 Examples:
   plimsoll branch delete demo.plimsoll draft")]

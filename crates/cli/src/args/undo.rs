@@ -18,7 +18,7 @@ with the sizes of the values after the commit (base), now (ours) and before the 
   ours      keep the present value
   theirs    put back the value from before the commit
   counter   numbers as of `plimsoll add`: subtract what the commit added
-  text      texts: undo the lines that the commit changed; a conflict if others changed them since
+  text      texts: undo the lines that the commit changed; a conflict if they have changed since
   json      JSON objects: undo the fields that the commit changed; a conflict as above
   json-set  JSON arrays as sets: remove what the commit added, add what it removed
   conflict  report it (default)
@@ -32,9 +32,9 @@ Keyspaces themselves are not created, dropped or changed, and those that hold th
 commands (plimsoll.import) keep it: an import continues as if the commit had not been undone. \
 To undo `keyspace drop`, create the keyspace again, then revert the commit that dropped it.
 
-With --branch, the commit is one of that branch, or of its parent before it left that, and is \
-undone on the branch. If the commit merged another branch, the branch becomes what it was before; \
-merging again brings only what was committed since.
+With --branch, undoes a commit of that branch, or of an ancestor before the fork, by a commit on \
+the branch. Reverting the commit of a merge undoes what it changed; merging again brings only \
+later commits.
 
 Examples:
   plimsoll revert demo.plimsoll 120 --preview
@@ -107,11 +107,11 @@ pub(crate) struct Merge {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Each key that the commit changed, on whatever branch, gets the value that the commit gave it, in \
-one new commit on the branch --into. A key that has another value there than it had before the \
-commit is a conflict. If there is one, nothing is written, the exit code is 1, and every conflict \
-is printed with the sizes of the values before the commit (base), on the branch (ours) and after \
-the commit (theirs). --rule decides instead, as for `plimsoll merge`.
+Applies the changes of one commit, made on any branch, to the branch --into, in one new commit. A \
+key whose value there differs from both the value before the commit and the value after it is a \
+conflict. If there is one, nothing is written, the exit code is 1, and every conflict is printed \
+with the sizes of the values before the commit (base), on the branch (ours) and after the commit \
+(theirs). --rule decides instead, as for `plimsoll merge`.
 
 The new commit has the metadata of the old one, with a note of its GLSN. The command prints the \
 GLSN of the new commit once it is durable; nothing if there was nothing to change. With --preview, \
@@ -155,7 +155,7 @@ line: put or delete, keyspace, key.
 
 A keyspace that did not exist at that moment is emptied, but not dropped. If one had keys then and \
 was dropped since, create it again first, or name the others with --keyspace. Other branches stay \
-as they are. Before it left its parent, a branch was what its parent was.
+as they are. Up to its fork, a branch has the history of its parent.
 
 Examples:
   plimsoll reset demo.plimsoll --to 120 --preview

@@ -351,9 +351,8 @@ pub enum InvalidInput {
     },
     /// The name of a branch is not allowed.
     #[error(
-        "a branch's name has 1 to {limit_bytes} bytes, no control characters, no `:`, `..` or \
-         `@{{`, no space around it, does not begin with `-`, and cannot be read as a GLSN or a \
-         time, unlike {name:?}"
+        "invalid branch name {name:?}: use 1 to {limit_bytes} bytes without control characters, \
+         surrounding space, a leading `-`, `:`, `..` or `@{{`, that do not read as a GLSN or a time"
     )]
     BranchName {
         /// The name.
@@ -368,7 +367,7 @@ pub enum InvalidInput {
         name: String,
     },
     /// The branch was deleted since the caller got it.
-    #[error("the branch was deleted; get another one by Db::branch")]
+    #[error("the branch was deleted; open another with Db::branch")]
     BranchDeleted,
     /// A dump without history has only branch main, and the store has others.
     #[error(
@@ -390,7 +389,7 @@ pub enum InvalidInput {
     },
     /// The branch belongs to another store, or to another opening of the store.
     #[error(
-        "branch {name:?} belongs to another store or opening; get it by Db::branch of this one"
+        "branch {name:?} was opened by another Db; get it with Db::branch on this one"
     )]
     ForeignBranch {
         /// The name.
@@ -506,7 +505,7 @@ pub enum InvalidInput {
     },
     /// The commit was made on a branch whose commits the reverted branch does not have.
     #[error(
-        "GLSN {glsn} is a commit on {}, and branch {branch:?} does not descend from it; {}",
+        "GLSN {glsn} is a commit on {}, which branch {branch:?} does not contain; {}",
         show_branch(made_on.as_deref()),
         made_on.as_ref().map_or_else(
             || "to undo what a merge brought, revert the commit of the merge".to_owned(),
