@@ -23,7 +23,8 @@ printed again, because the command may have stopped between them. --from fails i
 trimmed past it; a cursor (`plimsoll cursor`) prevents that. If the GLSN is not in the log yet, \
 the command waits for it.
 
-Prints the changes on one branch only (main, or that of --branch), not those of its ancestors. If the branch is deleted, the command fails.
+Prints the changes on one branch only (main, or that of --branch), not those of its \
+ancestors. If the branch is deleted, the command fails.
 
 Examples:
   plimsoll watch demo.plimsoll
