@@ -284,6 +284,7 @@ impl<'t> Range<'t> {
     pub fn keys_only(mut self) -> Self {
         self.keys_only = true;
         self.value.clear();
+        self.rows.clear_values();
         self.back = self.back.take().map(|back| Box::new(back.keys_only()));
         self
     }
