@@ -7,7 +7,7 @@ use plimsoll_log::glsn::{Glsn, StreamId};
 
 use crate::api::branches::Branch;
 use crate::api::commit::Commit;
-use crate::api::commits::Commits;
+use crate::api::commits::{Commits, check_exists};
 use crate::engine::Engine;
 use crate::read::lens::Lens;
 use crate::read::span::Span;
@@ -48,7 +48,7 @@ impl Branch {
         store.check_open()?;
         let newest = store.newest()?;
         let lens = self.lens.clone();
-        lens.as_ref().map_or(Ok(()), |lens| lens.check_exists(&store.reader, newest))?;
+        lens.as_ref().map_or(Ok(()), |lens| check_exists(store, lens))?;
         Ok(BranchLog { store: Arc::clone(store), lens, next: newest })
     }
 
