@@ -1,6 +1,7 @@
 //! The commits of a branch, and the changes on it as they are committed.
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use plimsoll_log::glsn::{Glsn, StreamId};
@@ -154,29 +155,59 @@ impl BranchLog {
         self
     }
 
-    fn step(&mut self) -> Result<Option<Commit>> {
+    /// As [`Iterator::next`], but visits at most this many entries of the log: `Continue` if the
+    /// branch contains none of them and there are more.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # use plimsoll::*;
+    /// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
+    /// use std::ops::ControlFlow;
+    ///
+    /// let notes = db.keyspace("notes")?;
+    /// let draft = db.create_branch("draft", &db.main())?;
+    /// let first = draft.put(&notes, "a", "one")?;
+    /// for number in 0..10_u8 {
+    ///     db.put(&notes, [number], "main")?;
+    /// }
+    /// let mut log = draft.log()?;
+    /// assert!(matches!(log.next_within(5)?, ControlFlow::Continue(())));
+    /// let ControlFlow::Break(commit) = log.next_within(100)? else { panic!("it is near") };
+    /// assert_eq!(commit.expect("there is one").glsn(), first);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Dropped`](crate::Error::Dropped), [`Error::Closed`](crate::Error::Closed), disk
+    /// errors, the budget, corruption, or a newer format.
+    pub fn next_within(&mut self, entries: u64) -> Result<ControlFlow<Option<Commit>>> {
         self.store.check_open()?;
         let log = &self.store.reader.log;
+        let end = Glsn(self.next.0.saturating_sub(entries));
         while self.next > Glsn::NONE && self.next >= log.bounds().first {
             let glsn = self.next;
+            if glsn <= end {
+                return Ok(ControlFlow::Continue(()));
+            }
             self.next = Glsn(glsn.0 - 1);
             let read = || {
                 let stream = log.meta(glsn).lift()?.stream;
-                let is_wanted = matches!(stream, StreamId::TRANSACTIONS | StreamId::DROPPED);
-                is_wanted.then(|| log.read(glsn).lift()).transpose()
+                if !matches!(stream, StreamId::TRANSACTIONS | StreamId::DROPPED) {
+                    return Ok(None);
+                }
+                let commit = Commit::new(&self.store, log.read(glsn).lift()?, None);
+                let is_wanted = contains(self.lens.as_deref(), &commit)?;
+                Ok(Some(commit).filter(|_| is_wanted))
             };
-            let entry = match read() {
+            match read() {
                 // It was trimmed in the meantime.
-                Err(_) if glsn < log.bounds().first => return Ok(None),
-                entry => entry?,
-            };
-            let Some(entry) = entry else { continue };
-            let commit = Commit::new(&self.store, entry, None);
-            if contains(self.lens.as_deref(), &commit)? {
-                return Ok(Some(commit));
+                Err(_) if glsn < log.bounds().first => return Ok(ControlFlow::Break(None)),
+                Ok(None) => {}
+                commit => return commit.map(ControlFlow::Break),
             }
         }
-        Ok(None)
+        Ok(ControlFlow::Break(None))
     }
 }
 
@@ -184,7 +215,11 @@ impl Iterator for BranchLog {
     type Item = Result<Commit>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.step().transpose()
+        match self.next_within(u64::MAX) {
+            Ok(ControlFlow::Break(commit)) => commit.map(Ok),
+            Ok(ControlFlow::Continue(())) => None,
+            Err(error) => Some(Err(error)),
+        }
     }
 }
 
