@@ -67,7 +67,8 @@ impl BranchMapping {
     }
 
     /// Watches the keys that begin with `prefix` on this branch, and not on its ancestors: see
-    /// `Db.watch`. Raises `InvalidInput` once the branch is deleted.
+    /// `Db.watch`. Raises `InvalidInput` once the branch is deleted. The drop of the keyspace is a
+    /// commit on main and is not returned here, although it removes the keys on all branches.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> draft = db.create_branch("draft")

@@ -19,7 +19,9 @@ use crate::types::keyspaces::Keyspace;
 impl Branch {
     /// The commits that the branch contains, newest first: those that changed keys on it, then
     /// those of its ancestors up to the forks, as far as the log holds them. Commits of the store's
-    /// own records of keyspaces, cursors, tags and branches are left out.
+    /// own records of keyspaces, cursors, tags and branches are left out. The drop of a keyspace is a
+    /// commit on main: a branch that was created before does not contain it, although its keys of
+    /// the keyspace vanish as well.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -79,6 +81,9 @@ impl Branch {
     /// that changed keys with the prefix on it, and not those of its ancestors. It is continued in
     /// the same way. If the branch is deleted, the watch returns the commits before that, and then
     /// fails.
+    ///
+    /// The drop of the keyspace is a commit on main, and is not returned, although it removes the
+    /// keys on all branches. [`Db::watch`](crate::Db::watch) returns it.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
