@@ -317,6 +317,12 @@ impl<'t> Range<'t> {
         self.expiry.map(Expiry::time)
     }
 
+    /// The key that was returned last, if the iterator is not at its end.
+    pub(crate) fn last_key(&self) -> &[u8] {
+        let ahead = self.rows.current();
+        ahead.map_or_else(|| self.key.user_key(), |(key, _)| IndexKey::new(key).user_key())
+    }
+
     /// The last returned index key.
     fn given_key(&self) -> Cow<'_, [u8]> {
         self.rows.current().map_or_else(|| self.key.index_key(), |(key, _)| Cow::Borrowed(key))
