@@ -24,8 +24,8 @@ trimmed past it; a cursor (`plimsoll cursor`) prevents that. If the GLSN is not 
 the command waits for it.
 
 Only changes on one branch are printed: on main, or on that of --branch, without those of its \
-ancestors. If the branch is deleted, the command prints the changes before that and fails. The drop \
-of the keyspace is a change on main only, although it removes the keys on all branches.
+ancestors. If the branch is deleted, the command prints the changes before that and fails. \
+The drop of the keyspace is a change on main only, although it removes the keys on all branches.
 
 Examples:
   plimsoll watch demo.plimsoll

@@ -19,8 +19,8 @@ use crate::types::keyspaces::Keyspace;
 impl Branch {
     /// The commits that the branch contains, newest first: those that changed keys on it, then
     /// those of its ancestors up to the forks, as far as the log holds them. Commits of the store's
-    /// own records of keyspaces, cursors, tags and branches are left out. The drop of a keyspace is a
-    /// commit on main: a branch that was created before does not contain it, although its keys of
+    /// own records of keyspaces, cursors, tags and branches are left out. The drop of a keyspace is
+    /// a commit on main: a branch that was created before does not contain it, although its keys of
     /// the keyspace vanish as well.
     ///
     /// ```
