@@ -1,5 +1,6 @@
 //! What happened on a branch: its commits, versions, differences and changes.
 
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
@@ -16,6 +17,9 @@ use crate::place::Place;
 use crate::read_mapping::ReadMapping;
 use crate::store::Store;
 use crate::watch::Watch;
+
+/// The number of entries of the log that are visited before signals are checked.
+const ENTRIES_AT_ONCE: u64 = 1 << 12;
 
 fn place<'a>(this: &'a PyRef<'_, BranchMapping>) -> &'a Place {
     let read: &ReadMapping = this.as_super().as_super();
@@ -63,7 +67,8 @@ impl BranchMapping {
     }
 
     /// Watches the keys that begin with `prefix` on this branch, and not on its ancestors: see
-    /// `Db.watch`. Raises `InvalidInput` once the branch is deleted.
+    /// `Db.watch`. Raises `InvalidInput` once the branch is deleted. The drop of the keyspace is a
+    /// commit on main and is not returned here, although it removes the keys on all branches.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> draft = db.create_branch("draft")
@@ -129,10 +134,14 @@ impl BranchLog {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Commit>> {
-        py.check_signals()?;
         let mut log = self.log.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
         let log = log.get_mut()?;
-        let next = py.detach(|| log.next()).transpose().or_raise()?;
-        Ok(next.map(|commit| Commit::new(&self.store, commit)))
+        loop {
+            py.check_signals()?;
+            let next = py.detach(|| log.next_within(ENTRIES_AT_ONCE)).or_raise()?;
+            if let ControlFlow::Break(commit) = next {
+                return Ok(commit.map(|commit| Commit::new(&self.store, commit)));
+            }
+        }
     }
 }

@@ -20,6 +20,66 @@ pub(crate) fn find(db: &Db, name: Option<&str>) -> Result<Branch, Failure> {
     }
 }
 
+/// The branch of a command that opens the store again and again.
+pub(crate) struct Followed {
+    name: Option<String>,
+    /// Of the branch that had the name first.
+    id: Option<u32>,
+}
+
+impl Followed {
+    pub(crate) fn new(name: Option<&str>) -> Self {
+        Self { name: name.map(str::to_owned), id: None }
+    }
+
+    /// The branch, also if it was renamed since; `None` if it was deleted since.
+    pub(crate) fn find(&mut self, db: &Db) -> Result<Option<Branch>, Failure> {
+        let Some(id) = self.id else {
+            let branch = find(db, self.name.as_deref())?;
+            self.id = Some(branch.id());
+            return Ok(Some(branch));
+        };
+        let names = self.name.iter().cloned();
+        if let Some(branch) = with_id(db, names, id)? {
+            return Ok(Some(branch));
+        }
+        with_id(db, db.branches()?.into_iter().map(|branch| branch.name), id)
+    }
+
+    /// The name of the branch in its commits once it is deleted.
+    pub(crate) fn name_when_deleted(&self) -> String {
+        self.id.unwrap_or_default().to_string()
+    }
+
+    pub(crate) fn deleted(&self) -> Failure {
+        was_deleted(self.name.as_deref().unwrap_or(MAIN))
+    }
+}
+
+/// The error for a branch that was deleted while the command ran.
+pub(crate) fn was_deleted(name: &str) -> Failure {
+    Failure::usage(format!("branch `{name}` was deleted"))
+}
+
+/// The branch with this number, if it has one of these names; main without any.
+fn with_id(
+    db: &Db,
+    names: impl Iterator<Item = String>,
+    id: u32,
+) -> Result<Option<Branch>, Failure> {
+    if id == db.main().id() {
+        return Ok(Some(db.main()));
+    }
+    for name in names {
+        match db.branch(&name) {
+            Ok(branch) if branch.id() == id => return Ok(Some(branch)),
+            Ok(_) | Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(None)
+}
+
 /// The snapshot that the command line asks for.
 pub(crate) fn read(db: &Db, place: &AtMoment, keyspace: &str) -> Result<Snapshot, Failure> {
     if let (Some(name), Some(At::Branch { name: other, .. })) = (place.on.name(), &place.at) {

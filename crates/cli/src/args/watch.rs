@@ -24,7 +24,8 @@ trimmed past it; a cursor (`plimsoll cursor`) prevents that. If the GLSN is not 
 the command waits for it.
 
 Prints the changes on one branch only (main, or that of --branch), not those of its \
-ancestors. If the branch is deleted, the command fails.
+ancestors. If the branch is deleted, the command prints the changes before that and fails. \
+The drop of the keyspace is a change on main only, although it removes the keys on all branches.
 
 Examples:
   plimsoll watch demo.plimsoll

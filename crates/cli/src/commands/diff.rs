@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 
-use plimsoll::{Branch, Db, Difference, Glsn, Moment, Snapshot, VersionInfo};
+use plimsoll::{Branch, Db, Difference, Error, Glsn, Moment, Snapshot, VersionInfo};
 use serde_json::{Map, Value, json};
 
 use crate::about::About;
@@ -31,7 +31,7 @@ pub(crate) fn print(db: &Db, args: Diff, output: &mut Output) -> Outcome {
     let state = |text: &str| State::new(db, &branch, text, name);
     let (before, after) = (state(&asked.before)?, state(&asked.after)?);
     let diff = match (&before, &after) {
-        (State::OfMain(before), State::OfMain(after)) => {
+        (State::OfMain(before, _), State::OfMain(after, _)) => {
             db.diff(&keyspace, *before, *after, &prefix)?
         }
         _ => db.diff_between(&keyspace, &before.snapshot(db)?, &after.snapshot(db)?, &prefix)?,
@@ -44,7 +44,9 @@ pub(crate) fn print(db: &Db, args: Diff, output: &mut Output) -> Outcome {
     }
     if output.reader() == Reader::People {
         let moments = match (&before, &after) {
-            (State::OfMain(before), State::OfMain(after)) => format!("GLSN {before} and {after}"),
+            (State::OfMain(before, _), State::OfMain(after, _)) => {
+                format!("GLSN {before} and {after}")
+            }
             _ => format!("{} and {}", before.show(&asked.before), after.show(&asked.after)),
         };
         let summary =
@@ -70,7 +72,10 @@ impl Asked {
         prefix: Option<OsString>,
     ) -> Result<Self, Failure> {
         // A tag's name may contain `..`.
-        let both = before.split_once("..").filter(|_| db.tag_at(before).is_err());
+        let both = match split(before) {
+            Some(_) if has_tag(db, before)? => None,
+            both => both,
+        };
         match (both, after, prefix) {
             (Some((before, after)), prefix, None) => {
                 Ok(Self { before: before.to_owned(), after: after.to_owned(), prefix })
@@ -94,9 +99,25 @@ impl Asked {
     }
 }
 
+/// Splits the two moments of `A..B`. The name of a tag in `main@{TAG}` may contain `..`.
+fn split(text: &str) -> Option<(&str, &str)> {
+    let mut depth = 0;
+    let at = text.bytes().enumerate().find_map(|(at, byte)| {
+        match byte {
+            b'{' if text[..at].ends_with('@') => depth += 1,
+            b'}' if depth > 0 => depth -= 1,
+            b'.' if depth == 0 && text[at..].starts_with("..") => return Some(at),
+            _ => {}
+        }
+        None
+    })?;
+    Some((&text[..at], &text[at + 2..]))
+}
+
 /// One of the two states.
 enum State {
-    OfMain(Glsn),
+    /// With the snapshot that keeps it readable, if it was the newest.
+    OfMain(Glsn, Option<Snapshot>),
     OnBranch(Snapshot),
 }
 
@@ -112,33 +133,48 @@ impl State {
             At::Branch { name, .. } => name == MAIN,
             _ => branch.name() == MAIN,
         };
-        Ok(match (is_of_main, at) {
-            (true, At::Branch { at, .. }) => Self::OfMain(Glsn(moment::glsn(db, &at, keyspace)?)),
-            (true, at) => Self::OfMain(Glsn(moment::glsn(db, &at, keyspace)?)),
-            (false, at) => Self::OnBranch(branches::snapshot(db, branch, Some(&at), keyspace)?),
-        })
+        if !is_of_main {
+            return Ok(Self::OnBranch(branches::snapshot(db, branch, Some(&at), keyspace)?));
+        }
+        let at = if let At::Branch { at, .. } = at { *at } else { at };
+        if at.is_newest() {
+            let snapshot = db.snapshot();
+            return Ok(Self::OfMain(snapshot.at(), Some(snapshot)));
+        }
+        Ok(Self::OfMain(Glsn(moment::glsn(db, &at, keyspace)?), None))
     }
 
     fn snapshot(&self, db: &Db) -> Result<Snapshot, Failure> {
         match self {
-            Self::OfMain(glsn) => Ok(db.snapshot_at(Moment::Glsn(*glsn))?),
-            Self::OnBranch(snapshot) => Ok(snapshot.clone()),
+            Self::OfMain(glsn, None) => Ok(db.snapshot_at(Moment::Glsn(*glsn))?),
+            Self::OfMain(_, Some(snapshot)) | Self::OnBranch(snapshot) => Ok(snapshot.clone()),
         }
     }
 
     /// For people; `text` as it was given.
     fn show(&self, text: &str) -> String {
         match self {
-            Self::OfMain(glsn) => format!("GLSN {glsn}"),
+            Self::OfMain(glsn, _) => format!("GLSN {glsn}"),
             Self::OnBranch(_) => text.to_owned(),
         }
     }
 }
 
+fn has_tag(db: &Db, name: &str) -> Result<bool, Failure> {
+    match db.tag_at(name) {
+        Err(Error::InvalidInput(_)) => Ok(false),
+        tag => Ok(tag.map(|_| true)?),
+    }
+}
+
 /// Whether a word is the name of a branch, and not that of a tag.
 fn is_branch(db: &Db, name: &str) -> Result<bool, Failure> {
-    let is_branch = name == MAIN || db.branch(name).is_ok();
-    match (is_branch, db.tag_at(name).is_ok()) {
+    let is_branch = name == MAIN
+        || match db.branch(name) {
+            Err(Error::InvalidInput(_)) => false,
+            branch => branch.map(|_| true)?,
+        };
+    match (is_branch, has_tag(db, name)?) {
         (true, true) => Err(Failure::usage(format!(
             "`{name}` is a tag and a branch; write {name}@{{newest}} for the branch, and \
              main@{{{name}}} for the tag"
@@ -205,4 +241,26 @@ fn print_change(
 
 fn version_json(version: Option<&VersionInfo>) -> Value {
     version.map_or(Value::Null, |version| json!({ "glsn": version.glsn.0, "bytes": version.bytes }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_moments_are_split_outside_of_braces() {
+        let cases = [
+            ("main..draft", Some(("main", "draft"))),
+            ("main@{v1..2}..draft", Some(("main@{v1..2}", "draft"))),
+            ("draft..main@{v1..2}", Some(("draft", "main@{v1..2}"))),
+            ("a}..b", Some(("a}", "b"))),
+            ("a{..b", Some(("a{", "b"))),
+            ("main@{v1..2}", None),
+            ("1.0", None),
+            ("é..ü", Some(("é", "ü"))),
+        ];
+        for (text, both) in cases {
+            assert_eq!(split(text), both, "{text}");
+        }
+    }
 }

@@ -7,10 +7,10 @@ mod follow;
 mod glsns;
 
 use jiff::{SignedDuration, Timestamp};
-use plimsoll::{Branch, Db, Error, Glsn};
+use plimsoll::{Db, Error, Glsn};
 
 use crate::args::{Globals, Log};
-use crate::branches;
+use crate::branches::Followed;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keyspaces;
 use crate::moment;
@@ -18,7 +18,7 @@ use crate::output::Output;
 use crate::stderr::say;
 use crate::store;
 
-use self::entry::Printer;
+use self::entry::{Printer, Wanted};
 use self::glsns::{Glsns, Order};
 
 pub(crate) fn run(globals: &Globals, args: Log, output: &mut Output) -> Outcome {
@@ -48,6 +48,9 @@ struct Walk {
     last: u64,
     /// Number of damaged entries that were skipped.
     skipped: u64,
+    /// The branch that was asked for, and whether it was deleted since it was found.
+    followed: Option<Followed>,
+    is_deleted: bool,
     printer: Printer,
 }
 
@@ -57,7 +60,9 @@ impl Walk {
         let left = args.limit.unwrap_or(u64::MAX);
         let printer = Printer::new(args.ops, args.keys.hex, args.until, output);
         let printer = if args.cursor.is_some() { printer.skip_cursors() } else { printer };
-        Ok(Self { args, key, left, last: 0, skipped: 0, printer })
+        let followed = args.branch.as_deref().map(|name| Followed::new(Some(name)));
+        let (last, skipped, is_deleted) = (0, 0, false);
+        Ok(Self { args, key, left, last, skipped, followed, is_deleted, printer })
     }
 
     /// The exit code of a successful scan.
@@ -97,16 +102,15 @@ impl Walk {
         output: &mut Output,
     ) -> Result<(), Failure> {
         let (since, until) = self.times(db)?;
-        let branch = self.args.branch.as_deref();
-        let branch = branch.map(|name| branches::find(db, Some(name))).transpose()?;
-        let branch = branch.as_ref();
+        let wanted = self.wanted(db)?;
+        self.is_deleted = matches!(wanted, Wanted::OnDeleted(_));
         let to = self.args.to.unwrap_or(u64::MAX).min(newest.0).min(until);
-        let mut glsns = self.glsns(db, branch, from.max(since), to, order)?;
+        let mut glsns = self.glsns(db, &wanted, from.max(since), to, order)?;
         while self.left > 0 {
             let Some(glsn) = glsns.next() else { break };
             let printed = match glsn {
                 Ok(glsn) => {
-                    let printed = self.printer.print(db, branch, glsn, output);
+                    let printed = self.printer.print(db, &wanted, glsn, output);
                     printed
                         .map(|printed| printed.then_some(glsn))
                         .map_err(|failure| name_entry(&self.args, glsn, failure))
@@ -130,6 +134,20 @@ impl Walk {
         Ok(())
     }
 
+    /// The entries that are wanted.
+    fn wanted(&mut self, db: &Db) -> Result<Wanted, Failure> {
+        let Some(followed) = &mut self.followed else { return Ok(Wanted::All) };
+        Ok(match followed.find(db)? {
+            Some(branch) => Wanted::OnBranch(branch),
+            None => Wanted::OnDeleted(followed.name_when_deleted()),
+        })
+    }
+
+    /// The error once the branch is deleted.
+    fn deleted(&self) -> Failure {
+        self.followed.as_ref().expect("a branch was asked for").deleted()
+    }
+
     /// The GLSN range that covers the requested times.
     fn times(&self, db: &Db) -> Result<(u64, u64), Failure> {
         if self.args.since.is_none() && self.args.until.is_none() {
@@ -147,16 +165,18 @@ impl Walk {
     fn glsns<'a>(
         &self,
         db: &'a Db,
-        branch: Option<&Branch>,
+        wanted: &Wanted,
         from: u64,
         to: u64,
         order: Order,
     ) -> Result<Glsns<'a>, Failure> {
         match (&self.key, self.args.stream) {
+            // A deleted branch has no history of a key.
+            (Some(_), _) if self.is_deleted => Err(self.deleted()),
             (Some(key), _) => {
                 let keyspace = keyspaces::keyspace_ever(db, self.args.keys.keyspace())?;
                 let main = || db.main();
-                let branch = branch.cloned().unwrap_or_else(main);
+                let branch = wanted.branch().cloned().unwrap_or_else(main);
                 glsns::of_key(&branch, &keyspace, key, from..=to, order)
             }
             (None, Some(stream)) => Ok(glsns::of_stream(db, stream, from..=to, order)),

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use plimsoll::{Change, Commits, Db, Error, Glsn, ValueReader};
+use plimsoll::{Change, Commits, Db, Error, Glsn, InvalidInput, ValueReader};
 use plimsoll_disk::clock::{Clock, SystemClock};
 use serde_json::Map;
 
 use crate::args::{Globals, Watch};
+use crate::branches::{Followed, was_deleted};
 use crate::bytes::{preview, show_key};
 use crate::changes::{Changes, Waited, sync_newest_segment};
 use crate::commands::shown_change::{deleted_range_end, op_of, put_keys, show_keys};
@@ -17,7 +18,7 @@ use crate::output::{Output, Reader, Style};
 use crate::stderr::say;
 use crate::time::{of_system, show_time};
 use crate::values::{beginning, write_field, write_json_member};
-use crate::{branches, keyspaces, store};
+use crate::{keyspaces, store};
 
 pub(crate) fn run(globals: &Globals, args: Watch, output: &mut Output) -> Outcome {
     let clock = SystemClock::new();
@@ -26,6 +27,7 @@ pub(crate) fn run(globals: &Globals, args: Watch, output: &mut Output) -> Outcom
     let mut printer =
         Printer { hex: args.keys.hex, left: args.limit.unwrap_or(u64::MAX), width: output.width() };
     let mut from = args.from.map(Glsn);
+    let mut followed = Followed::new(args.on.name());
     loop {
         // Before opening the store, so that no change is missed.
         let changes = Changes::watch(&args.store);
@@ -33,12 +35,23 @@ pub(crate) fn run(globals: &Globals, args: Watch, output: &mut Output) -> Outcom
         let db = store::open_to_read(globals, &args.store)?;
         sync_newest_segment(&args.store)?;
         let keyspace = keyspaces::known_keyspace(&db, args.keys.keyspace())?;
-        let branch = branches::find(&db, args.on.name())?;
         let from_now = || db.newest().next();
-        let mut commits = branch.watch(&keyspace, &prefix, from.unwrap_or_else(from_now))?;
+        let start = from.unwrap_or_else(from_now);
+        let Some(branch) = followed.find(&db)? else {
+            let name = followed.name_when_deleted();
+            let rest = Deleted { name: &name, keyspace: keyspace.name(), prefix: &prefix };
+            printer.print_all(&mut db.log().commits(start)?, Some(&rest), &interrupt, output)?;
+            output.flush()?;
+            return match (printer.left, interrupt.came()) {
+                (0, _) => Ok(Exit::Done),
+                (_, true) => Ok(Exit::Interrupted),
+                _ => Err(followed.deleted()),
+            };
+        };
+        let mut commits = branch.watch(&keyspace, &prefix, start)?;
         // It keeps the store open.
         drop(branch);
-        printer.print_all(&mut commits, &interrupt, output)?;
+        printer.print_all(&mut commits, None, &interrupt, output)?;
         from = Some(commits.position());
         close(db, commits)?;
         output.flush()?;
@@ -65,6 +78,22 @@ fn close(db: Db, commits: Commits) -> Result<(), Failure> {
     Ok(db.close()?)
 }
 
+/// The changes that are wanted of a branch that was deleted.
+struct Deleted<'a> {
+    /// The name of the branch in its commits.
+    name: &'a str,
+    keyspace: &'a str,
+    prefix: &'a [u8],
+}
+
+impl Deleted<'_> {
+    fn has(&self, change: &Change) -> bool {
+        change.branch() == Some(self.name)
+            && change.keyspace() == Some(self.keyspace)
+            && change.key().starts_with(self.prefix)
+    }
+}
+
 struct Printer {
     hex: bool,
     /// Number of changes that may still be printed.
@@ -73,10 +102,11 @@ struct Printer {
 }
 
 impl Printer {
-    /// Prints the changes committed so far.
+    /// Prints the changes committed so far, or those of them that a deleted branch had.
     fn print_all(
         &mut self,
         commits: &mut Commits,
+        deleted: Option<&Deleted<'_>>,
         interrupt: &Interrupt,
         output: &mut Output,
     ) -> Result<(), Failure> {
@@ -89,14 +119,24 @@ impl Printer {
                     say(error);
                     continue;
                 }
+                Err(Error::InvalidInput(InvalidInput::NoBranch { name })) => {
+                    return Err(was_deleted(&name));
+                }
                 Err(error) => return Err(error.into()),
             };
+            // The deletion of a branch deletes what was written on it.
+            if deleted.is_some() && commit.changes_branch()? {
+                continue;
+            }
             for change in commit.changes()? {
                 if self.left == 0 {
                     return Ok(());
                 }
-                self.print(&change?, output)?;
-                self.left -= 1;
+                let change = change?;
+                if deleted.is_none_or(|deleted| deleted.has(&change)) {
+                    self.print(&change, output)?;
+                    self.left -= 1;
+                }
             }
         }
         Ok(())

@@ -42,6 +42,38 @@ fn watch_prints_changes_of_another_process() {
 }
 
 #[test]
+fn watch_and_log_of_a_branch_end_with_it_although_its_name_is_used_again() {
+    for command in [&["watch"][..], &["log", "--follow"]] {
+        let folder = Folder::new();
+        let store = store(&folder);
+        let put = |key: &str| run(&["put", &store, key, "x", "--branch", "draft"]).ok();
+        run(&["branch", "create", &store, "draft"]).ok();
+        put("first");
+        let mut child = plimsoll()
+            .args(command)
+            .args([&store, "--from", "5", "--branch", "draft"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.next().unwrap().unwrap().starts_with("5\t"));
+        run(&["branch", "create", &store, "other"]).ok();
+        put("second");
+        run(&["branch", "delete", &store, "draft"]).ok();
+        run(&["branch", "create", &store, "draft"]).ok();
+        put("third");
+        let rest: Vec<_> = lines.map(Result::unwrap).collect();
+        assert_eq!(rest.len(), 1, "{command:?}: {rest:?}");
+        assert!(rest[0].starts_with("7\t"), "{command:?}: {rest:?}");
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut said).unwrap();
+        assert!(said.contains("branch `draft` was deleted"), "{command:?}: {said}");
+        assert_eq!(child.wait().unwrap().code(), Some(2));
+    }
+}
+
+#[test]
 fn watch_starts_at_the_next_commit() {
     let folder = Folder::new();
     let store = store(&folder);

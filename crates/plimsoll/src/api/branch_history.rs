@@ -105,11 +105,11 @@ impl Db {
     /// # }
     /// ```
     ///
-    /// Only what one state contains and the other does not is read: what was committed on main
-    /// between the two moments or forks, and what the branches wrote since they left their newest
-    /// common ancestor. The cost is that of these versions, and of those that other branches of the
-    /// same groups wrote at the same time under the same prefix; the number of keys does not
-    /// matter. If the keyspace was dropped between the two states, all keys of both are read.
+    /// The keys are compared that have a version which only one state contains: what was committed
+    /// on main between the two moments or forks, and what the branches wrote since they left their
+    /// newest common ancestor. To find these versions, each table and memtable that has versions of
+    /// that time is read under the prefix, also what else it contains; most others are skipped. If
+    /// the keyspace was dropped between the two states, all keys of both are read.
     ///
     /// # Errors
     /// [`InvalidInput::ForeignBranch`] if a snapshot is one of another store or opening;

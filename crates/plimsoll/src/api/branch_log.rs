@@ -1,13 +1,14 @@
 //! The commits of a branch, and the changes on it as they are committed.
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use plimsoll_log::glsn::{Glsn, StreamId};
 
 use crate::api::branches::Branch;
 use crate::api::commit::Commit;
-use crate::api::commits::Commits;
+use crate::api::commits::{Commits, check_exists};
 use crate::engine::Engine;
 use crate::read::lens::Lens;
 use crate::read::span::Span;
@@ -18,7 +19,9 @@ use crate::types::keyspaces::Keyspace;
 impl Branch {
     /// The commits that the branch contains, newest first: those that changed keys on it, then
     /// those of its ancestors up to the forks, as far as the log holds them. Commits of the store's
-    /// own records of keyspaces, cursors, tags and branches are left out.
+    /// own records of keyspaces, cursors, tags and branches are left out. The drop of a keyspace is
+    /// a commit on main: a branch that was created before does not contain it, although its keys of
+    /// the keyspace vanish as well.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -48,7 +51,7 @@ impl Branch {
         store.check_open()?;
         let newest = store.newest()?;
         let lens = self.lens.clone();
-        lens.as_ref().map_or(Ok(()), |lens| lens.check_exists(&store.reader, newest))?;
+        lens.as_ref().map_or(Ok(()), |lens| check_exists(store, lens))?;
         Ok(BranchLog { store: Arc::clone(store), lens, next: newest })
     }
 
@@ -78,6 +81,9 @@ impl Branch {
     /// that changed keys with the prefix on it, and not those of its ancestors. It is continued in
     /// the same way. If the branch is deleted, the watch returns the commits before that, and then
     /// fails.
+    ///
+    /// The drop of the keyspace is a commit on main, and is not returned, although it removes the
+    /// keys on all branches. [`Db::watch`](crate::Db::watch) returns it.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -154,29 +160,59 @@ impl BranchLog {
         self
     }
 
-    fn step(&mut self) -> Result<Option<Commit>> {
+    /// As [`Iterator::next`], but visits at most this many entries of the log: `Continue` if the
+    /// branch contains none of them and there are more.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # use plimsoll::*;
+    /// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
+    /// use std::ops::ControlFlow;
+    ///
+    /// let notes = db.keyspace("notes")?;
+    /// let draft = db.create_branch("draft", &db.main())?;
+    /// let first = draft.put(&notes, "a", "one")?;
+    /// for number in 0..10_u8 {
+    ///     db.put(&notes, [number], "main")?;
+    /// }
+    /// let mut log = draft.log()?;
+    /// assert!(matches!(log.next_within(5)?, ControlFlow::Continue(())));
+    /// let ControlFlow::Break(commit) = log.next_within(100)? else { panic!("it is near") };
+    /// assert_eq!(commit.expect("there is one").glsn(), first);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Dropped`](crate::Error::Dropped), [`Error::Closed`](crate::Error::Closed), disk
+    /// errors, the budget, corruption, or a newer format.
+    pub fn next_within(&mut self, entries: u64) -> Result<ControlFlow<Option<Commit>>> {
         self.store.check_open()?;
         let log = &self.store.reader.log;
+        let end = Glsn(self.next.0.saturating_sub(entries));
         while self.next > Glsn::NONE && self.next >= log.bounds().first {
             let glsn = self.next;
+            if glsn <= end {
+                return Ok(ControlFlow::Continue(()));
+            }
             self.next = Glsn(glsn.0 - 1);
             let read = || {
                 let stream = log.meta(glsn).lift()?.stream;
-                let is_wanted = matches!(stream, StreamId::TRANSACTIONS | StreamId::DROPPED);
-                is_wanted.then(|| log.read(glsn).lift()).transpose()
+                if !matches!(stream, StreamId::TRANSACTIONS | StreamId::DROPPED) {
+                    return Ok(None);
+                }
+                let commit = Commit::new(&self.store, log.read(glsn).lift()?, None);
+                let is_wanted = contains(self.lens.as_deref(), &commit)?;
+                Ok(Some(commit).filter(|_| is_wanted))
             };
-            let entry = match read() {
+            match read() {
                 // It was trimmed in the meantime.
-                Err(_) if glsn < log.bounds().first => return Ok(None),
-                entry => entry?,
-            };
-            let Some(entry) = entry else { continue };
-            let commit = Commit::new(&self.store, entry, None);
-            if contains(self.lens.as_deref(), &commit)? {
-                return Ok(Some(commit));
+                Err(_) if glsn < log.bounds().first => return Ok(ControlFlow::Break(None)),
+                Ok(None) => {}
+                commit => return commit.map(ControlFlow::Break),
             }
         }
-        Ok(None)
+        Ok(ControlFlow::Break(None))
     }
 }
 
@@ -184,7 +220,11 @@ impl Iterator for BranchLog {
     type Item = Result<Commit>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.step().transpose()
+        match self.next_within(u64::MAX) {
+            Ok(ControlFlow::Break(commit)) => commit.map(Ok),
+            Ok(ControlFlow::Continue(())) => None,
+            Err(error) => Some(Err(error)),
+        }
     }
 }
 

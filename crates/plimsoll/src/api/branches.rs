@@ -110,6 +110,26 @@ impl Branch {
         &self.name
     }
 
+    /// The number that identifies it, also after it was renamed, and that no other branch of the
+    /// store gets later; 0 for main. [`Commit::branch`](crate::Commit::branch) and
+    /// [`Change::branch`](crate::Change::branch) return it once the branch is deleted.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # use plimsoll::*;
+    /// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
+    /// let draft = db.create_branch("draft", &db.main())?;
+    /// db.rename_branch("draft", "proposal")?;
+    /// assert_eq!(db.branch("proposal")?.id(), draft.id());
+    /// db.delete_branch("proposal")?;
+    /// assert_ne!(db.create_branch("draft", &db.main())?.id(), draft.id());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn id(&self) -> u32 {
+        self.lens.as_ref().map_or(MAIN_CHAIN, |lens| lens.ancestry().chain)
+    }
+
     /// Fails if it is a branch of another store, or of another opening of the store.
     pub(crate) fn check_store(&self, db: &Db) -> Result<()> {
         match Arc::ptr_eq(&self.db.store, &db.store) {

@@ -170,6 +170,11 @@ impl Commit {
 
     /// The chain on which it changed keys; `None`: it changed only the store's own records.
     pub(crate) fn chain(&self) -> Result<Option<u32>> {
+        let chain = self.chain_of_keys();
+        chain.map_err(|error| self.store.reader.trimmed_or(self.glsn(), error))
+    }
+
+    fn chain_of_keys(&self) -> Result<Option<u32>> {
         let is_of_user = |key: &[u8]| !is_internal(IndexKey::new(key).keyspace());
         let payload = Payload::decode(&self.entry)?;
         // The deletion of a branch deletes what was written on it.

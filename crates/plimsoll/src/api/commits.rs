@@ -17,6 +17,7 @@ use crate::engine::Engine;
 use crate::read::lens::Lens;
 use crate::read::span::Span;
 use crate::types::error::{Error, Lift, Result};
+use crate::types::invalid_input::InvalidInput;
 
 /// The number of entries of other streams that are skipped one by one before the log is asked for
 /// the next commit.
@@ -87,7 +88,7 @@ impl Commits {
         span: &Span,
     ) -> Result<Self> {
         let position = Position::new(store, from)?;
-        lens.check_exists(&store.reader, store.newest()?)?;
+        check_exists(store, lens)?;
         let watched = Watched { span: lens.span(span), chain: Some(lens.ancestry().chain) };
         Ok(Self { position, watched: Some(Arc::new(watched)), lens: Some(Arc::clone(lens)) })
     }
@@ -121,6 +122,24 @@ impl Commits {
             Some(Watched { chain: Some(_), .. }) if commit.changes_branch()? => Ok(false),
             Some(_) => Ok(commit.changes()?.next().transpose()?.is_some()),
         }
+    }
+
+    /// The next wanted commit before `end`.
+    fn next_before(&mut self, end: Glsn) -> Result<Option<Commit>> {
+        while let Some(glsn) = self.find(end)? {
+            let behind = glsn.next();
+            let entry = self.position.store.reader.log.read(glsn).lift();
+            if let Err(Error::Dropped { .. }) = entry {
+                self.position.next = behind;
+            }
+            let commit = Commit::new(&self.position.store, entry?, self.watched.clone());
+            let is_wanted = self.is_wanted(&commit)?;
+            self.position.next = behind;
+            if is_wanted {
+                return Ok(Some(commit));
+            }
+        }
+        Ok(None)
     }
 
     /// Finds the next commit, or lost entry, before `end`, and advances to it.
@@ -159,24 +178,31 @@ impl Follows for Commits {
     fn poll(&mut self) -> Result<Option<Commit>> {
         self.position.store.check_open()?;
         let end = self.position.end()?;
-        while let Some(glsn) = self.find(end)? {
-            let behind = glsn.next();
-            let entry = self.position.store.reader.log.read(glsn).lift();
-            if let Err(Error::Dropped { .. }) = entry {
-                self.position.next = behind;
-            }
-            let commit = Commit::new(&self.position.store, entry?, self.watched.clone());
-            let is_wanted = self.is_wanted(&commit)?;
-            self.position.next = behind;
-            if is_wanted {
-                return Ok(Some(commit));
-            }
+        if let Some(commit) = self.next_before(end)? {
+            return Ok(Some(commit));
         }
-        if let Some(lens) = &self.lens {
-            lens.check_exists(&self.position.store.reader, Glsn(end.0 - 1))?;
+        let Some(lens) = &self.lens else { return Ok(None) };
+        // Checked at the newest moment, which is open: older versions of the record may have been
+        // dropped while the entries were searched.
+        let moment = self.position.store.open_newest();
+        let at = moment.readable()?.glsn;
+        match lens.check_exists(&self.position.store.reader, at) {
+            // The deletion is behind all commits of the branch.
+            Err(gone @ Error::InvalidInput(InvalidInput::NoBranch { .. })) => {
+                self.next_before(at.next())?.map_or(Err(gone), |commit| Ok(Some(commit)))
+            }
+            exists => exists.map(|()| None),
         }
-        Ok(None)
     }
+}
+
+/// Fails if a branch does not exist at the newest moment, which is open while it is read.
+///
+/// # Errors
+/// As for [`Lens::check_exists`]; [`Error::Behind`].
+pub(crate) fn check_exists(store: &Engine, lens: &Lens) -> Result<()> {
+    let moment = store.open_newest();
+    lens.check_exists(&store.reader, moment.readable()?.glsn)
 }
 
 impl Iterator for Commits {

@@ -338,7 +338,7 @@ impl Iterator for History {
     fn next(&mut self) -> Option<Self::Item> {
         let next = self.step().transpose();
         if !matches!(next, Some(Ok(_))) {
-            self.versions = None;
+            (self.versions, self.held) = (None, None);
         }
         next
     }

@@ -51,8 +51,8 @@ enum Keys {
 /// All keys of one state.
 struct Scan {
     range: Range<'static>,
-    /// The next key, which is not used yet.
-    next: Option<Vec<u8>>,
+    /// Whether the key that it returned last is not used yet. The range keeps and charges the key.
+    is_ahead: bool,
 }
 
 /// The version of a key that a state sees, which has not expired there.
@@ -73,15 +73,28 @@ impl State {
         })?;
         Ok(hit.map(|measure| Seen { index_key: key.into_owned(), measure, at }))
     }
+
+    /// The commit of the newest version of a key, which may be a deletion or have expired.
+    fn written_by(&self, key: &[u8]) -> Result<Option<Glsn>> {
+        let Some(keyspace) = &self.keyspace else { return Ok(None) };
+        let key = self.snapshot.key(keyspace, key)?;
+        let (key, at) = self.snapshot.place(&key)?;
+        let reader = &self.snapshot.store().reader;
+        reader.read(|view| Ok(view.get(&key, at.glsn)?.map(|hit| hit.glsn())))
+    }
 }
 
 impl Scan {
     /// The next key, which is not passed.
     fn peek(&mut self) -> Result<Option<&[u8]>> {
-        if self.next.is_none() {
-            self.next = self.range.advance()?.map(|(key, _)| key.to_vec());
+        if !self.is_ahead {
+            self.is_ahead = self.range.advance()?.is_some();
         }
-        Ok(self.next.as_deref())
+        Ok(self.ahead())
+    }
+
+    fn ahead(&self) -> Option<&[u8]> {
+        self.is_ahead.then(|| self.range.last_key())
     }
 }
 
@@ -113,7 +126,7 @@ impl StateDiff {
             let scans = [&first, &second].into_iter().filter_map(|state| {
                 let keyspace = state.keyspace.as_ref()?;
                 let range = state.snapshot.prefix(keyspace, prefix);
-                Some(range.map(|range| Scan { range: range.keys_only(), next: None }))
+                Some(range.map(|range| Scan { range: range.keys_only(), is_ahead: false }))
             });
             let scans = scans.collect::<Result<_>>()?;
             let dropped = lives::dropped_at(&store, ids[a.min(b)], name)?;
@@ -146,7 +159,7 @@ impl StateDiff {
             let by = match keys {
                 Keys::Written(_) => by,
                 Keys::All { newer, dropped, .. } => {
-                    seen[*newer].as_ref().map_or(*dropped, |seen| seen.measure.glsn)
+                    states[*newer].written_by(&key)?.map_or(*dropped, |by| by.max(*dropped))
                 }
             };
             let [before, after] = seen.map(|seen| {
@@ -174,7 +187,7 @@ impl Keys {
             }
         }
         for scan in scans {
-            scan.next.take_if(|key| first.as_ref() == Some(key));
+            scan.is_ahead &= scan.ahead() != first.as_deref();
         }
         Ok(first.map(|key| (key, Glsn::NONE)))
     }

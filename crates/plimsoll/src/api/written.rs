@@ -19,7 +19,10 @@ use crate::types::index_key::IndexKey;
 const OWNER_BYTES: usize = 512;
 
 /// Chains in ascending order, each with moments: versions after the first, up to the second.
-pub(crate) type Chains = Vec<(u32, (Glsn, Glsn))>;
+pub(crate) type Chains = Vec<Moments>;
+
+/// A chain and two moments.
+type Moments = (u32, (Glsn, Glsn));
 
 /// Whether a version of an index key is between the moments of its chain.
 fn is_between(chains: &Chains, key: &[u8], glsn: Glsn) -> bool {
@@ -41,6 +44,8 @@ pub(crate) struct Changes {
     head: Option<Measure>,
     /// Of keys on branches: the chains whose changes are wanted, and between which moments.
     chains: Option<Chains>,
+    /// Memory of the user of the changes, which is charged with their own.
+    user_bytes: usize,
 }
 
 impl Changes {
@@ -55,7 +60,7 @@ impl Changes {
         readable_at.into_iter().try_for_each(|at| view.check_readable(&span.first(), at))?;
         let versions = Versions::new(span.into_range(), after, upto).readable_at(readable_at);
         let versions = begin(store, versions)?;
-        Ok(Self { versions, key: Vec::new(), head: None, chains: None })
+        Ok(Self { versions, key: Vec::new(), head: None, chains: None, user_bytes: 0 })
     }
 
     /// Only the changes of these chains, of a span of keys on branches. Several changes of one key
@@ -81,10 +86,24 @@ impl Changes {
                 }
                 Ok(None)
             })?;
-            let bytes = self.key.capacity();
-            charge(store, &mut self.versions, OWNER_BYTES + bytes)?;
+            self.charge(store)?;
         }
         Ok(self.head.is_some())
+    }
+
+    fn charge(&mut self, store: &Engine) -> Result<()> {
+        let chains = self.chains.as_ref().map_or(0, Vec::capacity) * size_of::<Moments>();
+        let bytes = self.key.capacity() + chains + self.user_bytes;
+        charge(store, &mut self.versions, OWNER_BYTES + bytes)
+    }
+
+    /// Also charges `bytes` of the user of the changes.
+    fn charge_user(&mut self, store: &Engine, bytes: usize) -> Result<()> {
+        if bytes == self.user_bytes {
+            return Ok(());
+        }
+        self.user_bytes = bytes;
+        self.charge(store)
     }
 
     /// The user's part of the key.
@@ -137,6 +156,7 @@ impl Written {
             let by = self.changes.take_head().map(|head| head.glsn);
             self.by = self.by.max(by.unwrap_or_default());
         }
+        self.changes.charge_user(store, self.key.capacity())?;
         Ok(!self.is_used)
     }
 }

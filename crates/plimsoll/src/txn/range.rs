@@ -284,6 +284,7 @@ impl<'t> Range<'t> {
     pub fn keys_only(mut self) -> Self {
         self.keys_only = true;
         self.value.clear();
+        self.rows.clear_values();
         self.back = self.back.take().map(|back| Box::new(back.keys_only()));
         self
     }
@@ -314,6 +315,12 @@ impl<'t> Range<'t> {
     /// When the value that was returned last expires; `None` if it does not.
     pub fn expires(&self) -> Option<SystemTime> {
         self.expiry.map(Expiry::time)
+    }
+
+    /// The key that was returned last, if the iterator is not at its end.
+    pub(crate) fn last_key(&self) -> &[u8] {
+        let ahead = self.rows.current();
+        ahead.map_or_else(|| self.key.user_key(), |(key, _)| IndexKey::new(key).user_key())
     }
 
     /// The last returned index key.

@@ -55,6 +55,21 @@ impl RowsAhead {
         (self.begin, self.is_settled) = (0, false);
     }
 
+    /// Replaces the values by empty ones.
+    pub(crate) fn clear_values(&mut self) {
+        let (mut begin, mut end) = (self.begin, 0);
+        for ends in &mut self.rows {
+            let key = begin..ends.key;
+            begin = ends.value;
+            ends.key = end + key.len();
+            ends.value = ends.key;
+            self.bytes.copy_within(key, end);
+            end = ends.key;
+        }
+        self.bytes.truncate(end);
+        self.begin = 0;
+    }
+
     /// Whether the batch is full.
     pub(crate) fn is_full(&self) -> bool {
         self.rows.len() >= self.of_sitting || self.bytes.len() >= BYTES_MAX
@@ -130,6 +145,26 @@ mod tests {
             }
             assert_eq!(rows.current(), Some((&[count - 1; 3][..], &[count - 1][..])));
         }
+    }
+
+    #[test]
+    fn rows_without_values_keep_their_keys() {
+        let mut rows = RowsAhead::default();
+        rows.clear_values();
+        rows.begin();
+        rows.begin();
+        for (key, value) in [(&b"a"[..], &b"one"[..]), (b"bc", b""), (b"d", b"three")] {
+            assert!(rows.push(key, value, Expiry::from_micros(7)));
+        }
+        assert!(rows.pass());
+        rows.clear_values();
+        assert_eq!(rows.current(), Some((&b"bc"[..], &b""[..])));
+        assert!(rows.pass());
+        assert_eq!(
+            (rows.current(), rows.expiry()),
+            (Some((&b"d"[..], &b""[..])), Expiry::from_micros(7))
+        );
+        assert!(!rows.pass());
     }
 
     #[test]

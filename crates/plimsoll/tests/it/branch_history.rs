@@ -467,6 +467,12 @@ fn differences_across_a_drop_of_the_keyspace_are_those_of_the_names() {
     let none = draft.snapshot_at(Moment::Glsn(dropped)).unwrap();
     assert_eq!(keys(&before, &none, "a"), [gone]);
     assert_eq!(keys(&before, &before, "").len(), 0);
+    // Deleted once more in the new keyspace.
+    draft.put(&anew, "a", "2").unwrap();
+    let by = draft.delete(&anew, "a").unwrap();
+    let late = draft.snapshot();
+    assert_eq!(keys(&before, &late, "a"), [(b"a".to_vec(), by, true, false)]);
+    assert_eq!(keys(&late, &before, "a"), [(b"a".to_vec(), by, false, true)]);
 }
 
 #[test]
@@ -502,6 +508,69 @@ fn watch_of_a_branch_ends_with_its_deletion() {
     }
     assert_eq!(of_main.next().unwrap().unwrap().changes().unwrap().count(), 1);
     assert!(of_main.next().is_none());
+}
+
+#[test]
+fn drop_of_a_keyspace_is_a_commit_on_main_only() {
+    let db = Db::in_memory(options()).unwrap();
+    let notes = db.keyspace("notes").unwrap();
+    db.put(&notes, "a", "main").unwrap();
+    let draft = db.create_branch("draft", &db.main()).unwrap();
+    let own = draft.put(&notes, "b", "draft").unwrap();
+    let watch = |branch: &Branch| branch.watch(&notes, "", own).unwrap();
+    let (mut of_draft, mut of_main) = (watch(&draft), watch(&db.main()));
+    db.drop_keyspace(&notes).unwrap();
+    let dropped = db.newest();
+    assert_eq!(of_draft.next().unwrap().unwrap().glsn(), own);
+    assert!(of_draft.next().is_none());
+    assert_eq!(of_main.next().unwrap().unwrap().glsn(), dropped);
+    assert_eq!(db.main().log().unwrap().next().unwrap().unwrap().glsn(), dropped);
+    assert_eq!(draft.log().unwrap().next().unwrap().unwrap().glsn(), own);
+}
+
+/// The watch reads the record of branches, which the creation of another branch rewrites.
+#[test]
+fn watch_of_a_branch_outlives_compaction_of_the_records_of_branches() {
+    let db = Db::in_memory(options()).unwrap();
+    let notes = db.keyspace("notes").unwrap();
+    let draft = db.create_branch("draft", &db.main()).unwrap();
+    let mut watch = draft.watch(&notes, "", Glsn(1)).unwrap();
+    for number in 0..50_u8 {
+        let own = draft.put(&notes, [number], "draft").unwrap();
+        db.create_branch(&format!("other {number}"), &db.main()).unwrap();
+        settle(&db);
+        assert_eq!(watch.next().unwrap().unwrap().glsn(), own);
+        assert!(watch.next().is_none());
+    }
+    let last = draft.put(&notes, "last", "draft").unwrap();
+    db.delete_branch("draft").unwrap();
+    db.put(&notes, "a", "main").unwrap();
+    assert_eq!(watch.next().unwrap().unwrap().glsn(), last);
+    let error = watch.next().unwrap().unwrap_err();
+    assert!(matches!(error, Error::InvalidInput(InvalidInput::NoBranch { .. })), "{error}");
+}
+
+#[test]
+fn keys_only_omits_the_values_of_rows_read_ahead() {
+    let db = Db::in_memory(options()).unwrap();
+    let notes = db.keyspace("notes").unwrap();
+    for number in 0..40_u8 {
+        db.put(&notes, [number], [number; 9]).unwrap();
+    }
+    let draft = db.create_branch("draft", &db.main()).unwrap();
+    for snapshot in [db.snapshot(), draft.snapshot()] {
+        for returned in [1, 2, 5] {
+            let mut range = snapshot.range(&notes, ..).unwrap();
+            for number in 0..returned {
+                assert_eq!(range.advance().unwrap(), Some((&[number][..], &[number; 9][..])));
+            }
+            let rest: Vec<_> = range.keys_only().map(Result::unwrap).collect();
+            let keys: Vec<_> = (returned..40).map(|number| (vec![number], Vec::new())).collect();
+            let shown: Vec<_> =
+                rest.into_iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
+            assert_eq!(shown, keys);
+        }
+    }
 }
 
 #[test]

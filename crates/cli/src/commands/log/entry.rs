@@ -12,6 +12,29 @@ use crate::output::{Output, Reader, Style};
 use crate::size::{count_of, show_size};
 use crate::time::{of_system, show_time};
 
+/// The entries that are wanted.
+pub(super) enum Wanted {
+    All,
+    /// The commits that a branch contains.
+    OnBranch(Branch),
+    /// The commits of a deleted branch, which have this name for it.
+    OnDeleted(String),
+}
+
+impl Wanted {
+    pub(super) fn branch(&self) -> Option<&Branch> {
+        if let Self::OnBranch(branch) = self { Some(branch) } else { None }
+    }
+
+    fn has(&self, commit: &Commit) -> plimsoll::Result<bool> {
+        match self {
+            Self::All => Ok(true),
+            Self::OnBranch(branch) => branch.contains(commit),
+            Self::OnDeleted(name) => Ok(commit.branch()?.as_deref() == Some(name)),
+        }
+    }
+}
+
 /// Prints entries.
 pub(super) struct Printer {
     ops: bool,
@@ -34,12 +57,11 @@ impl Printer {
         Self { skip_cursors: true, ..self }
     }
 
-    /// Prints an entry, if it is a commit that `branch` contains; without one, any entry. Returns
-    /// false if it is skipped.
+    /// Prints an entry, if it is wanted. Returns false if it is skipped.
     pub(super) fn print(
         &self,
         db: &Db,
-        branch: Option<&Branch>,
+        of: &Wanted,
         glsn: u64,
         output: &mut Output,
     ) -> Result<bool, Failure> {
@@ -50,12 +72,8 @@ impl Printer {
         };
         match changes {
             Some(commit) if self.skip_cursors && commit.moves_cursor()? => Ok(false),
-            Some(commit)
-                if branch.map_or(Ok(false), |it| it.contains(&commit).map(|is| !is))? =>
-            {
-                Ok(false)
-            }
-            None if branch.is_some() => Ok(false),
+            Some(commit) if !of.has(&commit)? => Ok(false),
+            None if !matches!(of, Wanted::All) => Ok(false),
             Some(commit) => {
                 let metadata = commit.metadata()?;
                 let about = About::of(metadata);

@@ -45,7 +45,7 @@ pub(super) fn run(globals: &Globals, walk: &mut Walk, output: &mut Output) -> Ou
         }
         drop(db);
         output.flush()?;
-        let is_last = walk.left == 0;
+        let is_last = walk.left == 0 || walk.is_deleted;
         if let Some(cursor) = &mut cursor {
             // The last chance to advance the cursor, so wait for the lock.
             if is_last {
@@ -54,8 +54,11 @@ pub(super) fn run(globals: &Globals, walk: &mut Walk, output: &mut Output) -> Ou
                 cursor.settle_if_free(globals)?
             }
         }
-        if is_last {
+        if walk.left == 0 {
             return Ok(Exit::Done);
+        }
+        if walk.is_deleted {
+            return Err(walk.deleted());
         }
         let ended = clock.monotonic_nanos();
         let is_behind = cursor.as_ref().is_some_and(Cursor::is_behind);
