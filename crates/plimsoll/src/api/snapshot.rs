@@ -350,7 +350,8 @@ impl Snapshot {
         self.walk(Span::prefix(self.store.reader.keyspaces.id_of(keyspace)?, prefix.as_ref()))
     }
 
-    fn walk(&self, span: Span) -> Result<Range<'static>> {
+    /// Iterates over a span of main, or its keys on the branch.
+    pub(crate) fn walk(&self, span: Span) -> Result<Range<'static>> {
         self.store.check_open()?;
         let at = self.read_at()?;
         let is_seen = !is_internal(IndexKey::new(&span.first()).keyspace());

@@ -186,14 +186,25 @@ impl Keys {
         };
         let mut written = Vec::new();
         for base in bases {
-            let mut add = |(keyspace, states, readable_at): (Option<&Keyspace>, _, _)| {
-                let Some(keyspace) = keyspace else { return Ok(()) };
-                let id = store.reader.keyspaces.id_of(keyspace)?;
-                written::between(&mut written, store, &Span::new(id, &range), states, readable_at)
-            };
             let (first, last) =
                 if base.1.at() <= theirs.1.at() { (*base, theirs) } else { (theirs, *base) };
             let states = [first.1, last.1];
+            let span = |keyspace: &Keyspace| -> Result<Span> {
+                Ok(Span::new(store.reader.keyspaces.id_of(keyspace)?, &range))
+            };
+            // Dropping a keyspace deletes its keys on main, after the fork of a branch that still
+            // sees them.
+            if first.0 != last.0 && states.iter().any(|state| state.lens().is_some()) {
+                for (keyspace, state) in [first, last] {
+                    let Some(keyspace) = keyspace else { continue };
+                    written::seen(&mut written, span(keyspace)?, state)?;
+                }
+                continue;
+            }
+            let mut add = |(keyspace, states, readable_at): (Option<&Keyspace>, _, _)| {
+                let Some(keyspace) = keyspace else { return Ok(()) };
+                written::between(&mut written, store, &span(keyspace)?, states, readable_at)
+            };
             add((first.0, states, None))?;
             if first.0 != last.0 {
                 add((last.0, states, Some(last.1.at())))?;
