@@ -86,6 +86,10 @@ impl Scope {
     /// them; `None` if it only changed the store's own records of keyspaces, cursors, tags and
     /// branches.
     pub(crate) fn of_commit(store: &Engine, commit: &Commit) -> Result<Option<(u32, Vec<Self>)>> {
+        // The deletion of a branch deletes the keys that were written on it.
+        if commit.changes_branch()? {
+            return Ok(None);
+        }
         let budget = &store.reader.budget;
         let mut list = KeyList(Buffer::with_capacity(budget, Kind::Staging, 0)?);
         let mut found: Vec<Found> = Vec::new();

@@ -154,6 +154,10 @@ fn a_commit_of_another_branch_is_refused_with_its_name() {
     db.rename_branch("draft", "other").unwrap();
     refused(&db.main(), on_draft, Some("other"));
     db.delete_branch("child").unwrap();
+    let deleted = db.newest();
+    let nothing = InvalidInput::NothingToRevert { glsn: deleted };
+    assert_eq!(invalid(draft.revert(deleted).run()), nothing);
+    assert_eq!(invalid(db.revert(deleted).run()), nothing);
     let text = refused(&db.main(), on_child, None);
     assert!(text.contains("a deleted branch"), "{text}");
     assert_eq!(
