@@ -354,3 +354,13 @@ fn a_reset_brings_back_a_keyspace_that_was_dropped_after_the_fork() {
         assert_eq!(draft.reset_to(newer).run().unwrap(), None);
     }
 }
+
+#[test]
+fn newest_keeps_a_key_that_the_reverted_commit_created() {
+    let (db, keys) = open();
+    let wrong = db.put(&keys, "a", "1").unwrap();
+    db.put(&keys, "a", "2").unwrap();
+    let revert = db.revert(wrong).rule(&keys, MergeRule::Newest);
+    assert!(matches!(revert.run().unwrap(), MergeOutcome::UpToDate));
+    assert_eq!(db.get(&keys, "a").unwrap().unwrap(), b"2");
+}
