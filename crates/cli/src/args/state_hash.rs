@@ -11,8 +11,8 @@ use crate::args::AtMoment;
 Prints 64 hexadecimal digits: BLAKE3 over all keys and values of all keyspaces, and when the \
 values expire. Two states have the same hash if and only if these are the same, whatever their \
 histories: use it to compare a store with its copy, a restored dump, or a branch with the one it \
-was merged into. Settings of keyspaces, and keyspaces without keys, do not count. Reads every key \
-and value.
+was merged into. Settings of keyspaces, and keyspaces without keys, do not count, and neither \
+do values that have expired by the time of the moment. Reads every key and value.
 
 Examples:
   plimsoll state-hash demo.plimsoll

@@ -287,15 +287,7 @@ impl Snapshot {
     pub(crate) fn written_by(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Glsn>> {
         let key = self.key(keyspace, key)?;
         let (key, at) = self.place(&key)?;
-        self.store.reader.read(|view| match view.get(&key, at.glsn)? {
-            Some(hit) => Ok(Some(hit.glsn())),
-            None => {
-                // A deletion may be in history runs, with the version that it hides.
-                let by_range = view.ranges.newest_over(&key, at.glsn);
-                let by_key = view.newest_in_history(&key, at.glsn)?;
-                Ok(by_key.max(Some(by_range).filter(|glsn| *glsn > Glsn::NONE)))
-            }
-        })
+        self.store.reader.read(|view| view.written_by(&key, at.glsn))
     }
 
     /// A reader of a key's value, for values too large to hold in memory; `None` if the key has
@@ -350,7 +342,8 @@ impl Snapshot {
         self.walk(Span::prefix(self.store.reader.keyspaces.id_of(keyspace)?, prefix.as_ref()))
     }
 
-    fn walk(&self, span: Span) -> Result<Range<'static>> {
+    /// Iterates over a span of main, or its keys on the branch.
+    pub(crate) fn walk(&self, span: Span) -> Result<Range<'static>> {
         self.store.check_open()?;
         let at = self.read_at()?;
         let is_seen = !is_internal(IndexKey::new(&span.first()).keyspace());

@@ -11,6 +11,7 @@ use crate::index::walk::seat::Seat;
 use crate::index::walk::versions::Versions;
 use crate::read::lens::Lens;
 use crate::read::span::Span;
+use crate::txn::range::Range;
 use crate::types::branch_key;
 use crate::types::error::Result;
 use crate::types::index_key::IndexKey;
@@ -122,9 +123,10 @@ impl Changes {
     }
 }
 
-/// The keys of one keyspace that were written on main or on a group of branches between two states.
+/// The keys of one keyspace that were written on main or on a group of branches between two states,
+/// or all that a state sees.
 pub(crate) struct Written {
-    changes: Changes,
+    keys: Keys,
     /// The user's key of the last change.
     key: Vec<u8>,
     /// The newest commit that wrote it between the states.
@@ -132,9 +134,15 @@ pub(crate) struct Written {
     is_used: bool,
 }
 
+/// Where the keys come from.
+enum Keys {
+    Changes(Changes),
+    Seen(Box<Range<'static>>),
+}
+
 impl Written {
-    fn new(changes: Changes) -> Self {
-        Self { changes, key: Vec::new(), by: Glsn::NONE, is_used: true }
+    fn new(keys: Keys) -> Self {
+        Self { keys, key: Vec::new(), by: Glsn::NONE, is_used: true }
     }
 
     /// Advances to the next key if the last one was used; false at the end.
@@ -142,18 +150,27 @@ impl Written {
         if !self.is_used {
             return Ok(true);
         }
-        // Several chains of a group may have written it.
         self.key.clear();
         self.by = Glsn::NONE;
-        while self.changes.advance(store)? {
-            let key = branch_key::user_key(self.changes.index_key());
+        let changes = match &mut self.keys {
+            Keys::Changes(changes) => changes,
+            Keys::Seen(range) => {
+                let next = range.advance()?;
+                self.is_used = next.is_none();
+                next.into_iter().for_each(|(key, _)| self.key.extend_from_slice(key));
+                return Ok(!self.is_used);
+            }
+        };
+        // Several chains of a group may have written it.
+        while changes.advance(store)? {
+            let key = branch_key::user_key(changes.index_key());
             if self.is_used {
                 self.key.extend_from_slice(&key);
                 self.is_used = false;
             } else if *key != *self.key {
                 break;
             }
-            let by = self.changes.take_head().map(|head| head.glsn);
+            let by = changes.take_head().map(|head| head.glsn);
             self.by = self.by.max(by.unwrap_or_default());
         }
         self.changes.charge_user(store, self.key.capacity())?;
@@ -181,6 +198,13 @@ pub(crate) fn next(all: &mut Vec<Written>, store: &Engine) -> Result<Option<(Vec
     Ok(Some((key, by)))
 }
 
+/// Adds the keys in a span of main that a state sees. No commit is known that wrote them.
+pub(crate) fn seen(all: &mut Vec<Written>, span: Span, state: &Snapshot) -> Result<()> {
+    let range = state.walk(span)?.keys_only();
+    all.push(Written::new(Keys::Seen(Box::new(range))));
+    Ok(())
+}
+
 /// Adds the keys in a span of main that were written between two states, on main or on the branches
 /// that they see: those with versions that only one of the states contains. On main, both moments
 /// must be readable, or only `readable_at`.
@@ -191,7 +215,7 @@ pub(crate) fn between(
     states: [&Snapshot; 2],
     readable_at: Option<Glsn>,
 ) -> Result<()> {
-    let mut add = |changes| all.push(Written::new(changes));
+    let mut add = |changes| all.push(Written::new(Keys::Changes(changes)));
     let ends = states.map(|state| {
         let fork = state.lens().map_or(Glsn::MAX, |lens| lens.ancestry().main);
         fork.min(state.at())

@@ -5,7 +5,8 @@
 //! of fields. Numbers are equal only if they are written in the same way.
 //!
 //! The result does not depend on which side is ours: what both sides have added comes from the side
-//! whose text is smaller as bytes first, and white space is that of the base if it has any fields.
+//! whose text is smaller as bytes first, and white space is that of the base if it has any fields. The
+//! merged text is not longer than the three texts together: white space is left out if it would be.
 
 mod read;
 #[cfg(test)]
@@ -16,9 +17,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::buffer::Buffer;
 
-use self::read::{Element, List, Spaces, canonical, document, list};
+use self::read::{Digest, Digests, Document, Element, List, Spaces, document, list};
 use crate::types::error::Result;
-use crate::types::value::{Value, room_for};
+use crate::types::value::Value;
 
 /// The longest text, and the most fields and elements of the three texts together: they are listed
 /// on the heap.
@@ -26,7 +27,7 @@ const TEXT_BYTES_MAX: u64 = 1 << 20;
 const ELEMENTS_MAX: u64 = 1 << 15;
 
 /// Upper bound of the heap memory for each field or element of the texts.
-const ELEMENT_BYTES: u64 = 192;
+const ELEMENT_BYTES: u64 = 384;
 
 /// Longer white space between two fields is left out, because it may be repeated.
 const SPACE_BYTES_MAX: usize = 300;
@@ -64,30 +65,43 @@ pub(super) fn merge(
     if elements > ELEMENTS_MAX {
         return Ok(None);
     }
-    // Two canonical forms at a time, and while one is made, a copy of its parts.
-    let compared = 4 * lens.into_iter().max().unwrap_or_default();
-    let _lease = budget.lease(Kind::Staging, elements * ELEMENT_BYTES + compared)?;
+    let text_bytes: u64 = lens.iter().sum();
+    let bytes_max = text_bytes as usize;
+    // Names and strings without their escapes, and the merged text.
+    let mut bytes = Buffer::with_capacity(budget, Kind::Staging, bytes_max)?;
+    let lists_bytes = (elements + lens.len() as u64) * ELEMENT_BYTES;
+    let _lease = budget.lease(Kind::Staging, lists_bytes + 2 * text_bytes)?;
+    let documents: Vec<Document<'_>> = base.into_iter().chain([ours, theirs]).collect();
+    let digests = Digests::new(&documents);
     let smaller = ours.whole.min(theirs.whole);
     let (before, after) = base.map_or_else(
         || if ours.whole == smaller { ours.around() } else { theirs.around() },
         |base| base.around(),
     );
-    let mut merged = Merged(room_for(budget, lens.iter().sum())?);
-    merged.push(before)?;
     let sides = Sides {
         base: base.map(|base| base.value),
         ours: Some(ours.value),
         theirs: Some(theirs.value),
+        digests: &digests,
     };
-    let is_merged = match kinds {
-        Kinds::Objects => sides.write(&mut merged)?,
-        Kinds::Sets => sides.write_set(&mut merged)?,
-    };
-    if is_merged.is_none() {
-        return Ok(None);
+    for has_spaces in [true, false] {
+        bytes.clear();
+        let mut merged = Merged { bytes, has_spaces, bytes_max, is_full: false };
+        merged.push(before);
+        let is_merged = match kinds {
+            Kinds::Objects => sides.lists(b'{').and_then(|_| sides.write(&mut merged)),
+            Kinds::Sets => sides.write_set(&mut merged),
+        };
+        if is_merged.is_none() {
+            return Ok(None);
+        }
+        merged.push(after);
+        if !merged.is_full {
+            return Ok(Some(Value::new(merged.bytes)));
+        }
+        bytes = merged.bytes;
     }
-    merged.push(after)?;
-    Ok(Some(Value::new(merged.0)))
+    Ok(None)
 }
 
 /// Whether texts of these lengths are merged.
@@ -105,14 +119,22 @@ pub(super) fn with_number(text: &[u8], name: &str, value: u64) -> Option<Vec<u8>
     Some([&b"{"[..], &fields.join(&b','), b"}"].concat())
 }
 
-/// The text that is written, in memory that is charged if it is large.
-struct Merged(Buffer<u8>);
+/// The text that is written.
+struct Merged {
+    bytes: Buffer<u8>,
+    /// Whether there is white space between items.
+    has_spaces: bool,
+    bytes_max: usize,
+    /// Whether the text is incomplete because it would exceed `bytes_max`.
+    is_full: bool,
+}
 
 impl Merged {
-    fn push(&mut self, text: &[u8]) -> Result<()> {
-        self.0.reserve(text.len())?;
-        self.0.extend_from_slice(text);
-        Ok(())
+    fn push(&mut self, text: &[u8]) {
+        self.is_full |= text.len() > self.bytes_max - self.bytes.len();
+        if !self.is_full {
+            self.bytes.extend_from_slice(text);
+        }
     }
 }
 
@@ -122,41 +144,45 @@ struct Sides<'a> {
     base: Option<&'a [u8]>,
     ours: Option<&'a [u8]>,
     theirs: Option<&'a [u8]>,
-}
-
-/// Whether two texts are the same value.
-fn is_same(a: Option<&[u8]>, b: Option<&[u8]>) -> bool {
-    match (a, b) {
-        (Some(a), Some(b)) => a == b || canonical(a) == canonical(b),
-        (a, b) => a.is_none() && b.is_none(),
-    }
+    digests: &'a Digests,
 }
 
 impl<'a> Sides<'a> {
+    /// Whether two of the values are the same.
+    fn is_same(self, a: Option<&[u8]>, b: Option<&[u8]>) -> bool {
+        match (a, b) {
+            (Some(a), Some(b)) => self.digests.of(a) == self.digests.of(b),
+            (a, b) => a.is_none() && b.is_none(),
+        }
+    }
+
     /// The text that is the merged value; `Err` if it is none of the three.
     fn choose(self) -> std::result::Result<Option<&'a [u8]>, ()> {
-        let Self { base, ours, theirs } = self;
-        let by_us = !is_same(base, ours);
-        let by_them = !is_same(base, theirs);
+        let Self { base, ours, theirs, .. } = self;
+        let by_us = !self.is_same(base, ours);
+        let by_them = !self.is_same(base, theirs);
         match (by_us, by_them) {
             (false, false) => Ok(base),
             (true, false) => Ok(ours),
             (false, true) => Ok(theirs),
-            (true, true) if is_same(ours, theirs) => Ok(ours.min(theirs)),
+            (true, true) if self.is_same(ours, theirs) => Ok(ours.min(theirs)),
             (true, true) => Err(()),
         }
     }
 
     /// Writes the merged value; `None` if there is a conflict.
-    fn write(self, merged: &mut Merged) -> Result<Option<()>> {
+    fn write(self, merged: &mut Merged) -> Option<()> {
         match self.choose() {
-            Ok(text) => merged.push(text.unwrap_or_default()).map(Some),
+            Ok(text) => {
+                merged.push(text.unwrap_or_default());
+                Some(())
+            }
             Err(()) => self.write_object(merged),
         }
     }
 
-    fn write_object(self, merged: &mut Merged) -> Result<Option<()>> {
-        let Some([base, first, second]) = self.lists(b'{') else { return Ok(None) };
+    fn write_object(self, merged: &mut Merged) -> Option<()> {
+        let [base, first, second] = self.lists(b'{')?;
         let maps = [&base, &first, &second].map(|object| {
             let fields = object.elements.iter().map(|field| (&*field.key, field));
             fields.collect::<BTreeMap<&[u8], &Element<'_>>>()
@@ -175,41 +201,43 @@ impl<'a> Sides<'a> {
                 base: value(in_base, key),
                 ours: value(in_first, key),
                 theirs: value(in_second, key),
+                digests: self.digests,
             };
             let chosen = sides.choose();
             if chosen == Ok(None) {
                 continue;
             }
-            items.begin()?;
-            items.merged.push(field.name)?;
-            items.merged.push(items.spaces.colon)?;
+            items.begin();
+            items.merged.push(field.name);
+            items.merged.push(items.spaces.colon);
             match chosen {
-                Ok(text) => items.merged.push(text.unwrap_or_default())?,
-                Err(()) if sides.write_object(items.merged)?.is_none() => return Ok(None),
-                Err(()) => {}
+                Ok(text) => items.merged.push(text.unwrap_or_default()),
+                Err(()) => sides.write_object(items.merged)?,
             }
         }
-        items.end().map(Some)
+        items.end();
+        Some(())
     }
 
     /// Writes the union of what both sides keep and add; `None` if one is no array.
-    fn write_set(self, merged: &mut Merged) -> Result<Option<()>> {
-        let Some([base, first, second]) = self.lists(b'[') else { return Ok(None) };
-        let set = |list: &List<'_>| -> BTreeSet<Vec<u8>> {
-            list.elements.iter().map(|element| canonical(element.value)).collect()
+    fn write_set(self, merged: &mut Merged) -> Option<()> {
+        let [base, first, second] = self.lists(b'[')?;
+        let set = |list: &List<'_>| -> BTreeSet<&Digest> {
+            list.elements.iter().map(|element| self.digests.of(element.value)).collect()
         };
         let [in_base, in_first, in_second] = [set(&base), set(&first), set(&second)];
         let mut written = BTreeSet::new();
         let mut items = Items::new(merged, [&base, &first, &second], [b"[", b"]"]);
         for element in base.elements.iter().chain(&first.elements).chain(&second.elements) {
-            let form = canonical(element.value);
-            let is_kept = in_first.contains(&form) && in_second.contains(&form);
-            if (is_kept || !in_base.contains(&form)) && written.insert(form) {
-                items.begin()?;
-                items.merged.push(element.value)?;
+            let form = self.digests.of(element.value);
+            let is_kept = in_first.contains(form) && in_second.contains(form);
+            if (is_kept || !in_base.contains(form)) && written.insert(form) {
+                items.begin();
+                items.merged.push(element.value);
             }
         }
-        items.end().map(Some)
+        items.end();
+        Some(())
     }
 
     /// The fields or elements of the base and of both sides, the side with the smaller text first;
@@ -234,7 +262,10 @@ impl<'m, 'a> Items<'m, 'a> {
     /// The white space is that of the first list that has any items.
     fn new(merged: &'m mut Merged, lists: [&List<'a>; 3], brackets: [&'static [u8]; 2]) -> Self {
         let model = lists.into_iter().find(|list| !list.elements.is_empty());
-        let spaces = model.map_or_else(Spaces::default, |model| model.spaces);
+        let spaces = match model {
+            Some(model) if merged.has_spaces => model.spaces,
+            _ => Spaces { colon: b":", ..Spaces::default() },
+        };
         let short = |space: &'a [u8]| if space.len() > SPACE_BYTES_MAX { &[][..] } else { space };
         let colon = if spaces.colon.len() > SPACE_BYTES_MAX { b":" } else { spaces.colon };
         let spaces = Spaces {
@@ -247,24 +278,24 @@ impl<'m, 'a> Items<'m, 'a> {
     }
 
     /// Before an item.
-    fn begin(&mut self) -> Result<()> {
+    fn begin(&mut self) {
         match std::mem::take(&mut self.is_empty) {
             true => {
-                self.merged.push(self.brackets[0])?;
-                self.merged.push(self.spaces.open)
+                self.merged.push(self.brackets[0]);
+                self.merged.push(self.spaces.open);
             }
             false => {
-                self.merged.push(b",")?;
-                self.merged.push(self.spaces.comma)
+                self.merged.push(b",");
+                self.merged.push(self.spaces.comma);
             }
         }
     }
 
-    fn end(self) -> Result<()> {
+    fn end(self) {
         match self.is_empty {
-            true => self.merged.push(self.brackets[0])?,
-            false => self.merged.push(self.spaces.close)?,
+            true => self.merged.push(self.brackets[0]),
+            false => self.merged.push(self.spaces.close),
         }
-        self.merged.push(self.brackets[1])
+        self.merged.push(self.brackets[1]);
     }
 }

@@ -86,6 +86,10 @@ impl Scope {
     /// them; `None` if it only changed the store's own records of keyspaces, cursors, tags and
     /// branches.
     pub(crate) fn of_commit(store: &Engine, commit: &Commit) -> Result<Option<(u32, Vec<Self>)>> {
+        // The deletion of a branch deletes the keys that were written on it.
+        if commit.changes_branch()? {
+            return Ok(None);
+        }
         let budget = &store.reader.budget;
         let mut list = KeyList(Buffer::with_capacity(budget, Kind::Staging, 0)?);
         let mut found: Vec<Found> = Vec::new();
@@ -186,14 +190,25 @@ impl Keys {
         };
         let mut written = Vec::new();
         for base in bases {
-            let mut add = |(keyspace, states, readable_at): (Option<&Keyspace>, _, _)| {
-                let Some(keyspace) = keyspace else { return Ok(()) };
-                let id = store.reader.keyspaces.id_of(keyspace)?;
-                written::between(&mut written, store, &Span::new(id, &range), states, readable_at)
-            };
             let (first, last) =
                 if base.1.at() <= theirs.1.at() { (*base, theirs) } else { (theirs, *base) };
             let states = [first.1, last.1];
+            let span = |keyspace: &Keyspace| -> Result<Span> {
+                Ok(Span::new(store.reader.keyspaces.id_of(keyspace)?, &range))
+            };
+            // Dropping a keyspace deletes its keys on main, after the fork of a branch that still
+            // sees them.
+            if first.0 != last.0 && states.iter().any(|state| state.lens().is_some()) {
+                for (keyspace, state) in [first, last] {
+                    let Some(keyspace) = keyspace else { continue };
+                    written::seen(&mut written, span(keyspace)?, state)?;
+                }
+                continue;
+            }
+            let mut add = |(keyspace, states, readable_at): (Option<&Keyspace>, _, _)| {
+                let Some(keyspace) = keyspace else { return Ok(()) };
+                written::between(&mut written, store, &span(keyspace)?, states, readable_at)
+            };
             add((first.0, states, None))?;
             if first.0 != last.0 {
                 add((last.0, states, Some(last.1.at())))?;

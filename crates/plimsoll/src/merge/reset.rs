@@ -75,7 +75,8 @@ impl Db {
 
 impl Branch {
     /// Makes the branch equal to what it was at an earlier moment, by one commit on it: see
-    /// [`Db::reset_to`]. Before its fork, a branch is what its parent was.
+    /// [`Db::reset_to`]. Before its fork, a branch is what its parent was. A keyspace that was dropped
+    /// and created again since gets back the keys that the branch had in it.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -123,7 +124,8 @@ impl Reset {
     ///
     /// # Errors
     /// The errors of [`Branch::snapshot_at`]; [`crate::Error::Trimmed`] if a keyspace no longer
-    /// retains the moment; [`crate::InvalidInput::KeyspaceGone`]; the errors of
+    /// retains the moment; [`crate::InvalidInput::KeyspaceGone`];
+    /// [`crate::InvalidInput::KeyTooLongForBranch`]; the errors of
     /// [`Transaction::commit`](crate::Transaction::commit), [`crate::Error::Conflict`] only after
     /// 32 attempts in a row. Nothing is written then.
     pub fn run(&self) -> Result<Option<Glsn>> {

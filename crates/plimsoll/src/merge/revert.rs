@@ -156,7 +156,8 @@ impl Revert {
     /// ([`InvalidInput::CommitOnOtherBranch`]); there is no such branch
     /// ([`InvalidInput::NoBranch`]); a keyspace into which keys would be put does not exist now
     /// ([`InvalidInput::KeyspaceGone`]); a function panicked
-    /// ([`InvalidInput::MergeFunctionPanicked`]). [`Error::Trimmed`] if the states before and after
+    /// ([`InvalidInput::MergeFunctionPanicked`]); a key is too long for a branch
+    /// ([`InvalidInput::KeyTooLongForBranch`]). [`Error::Trimmed`] if the states before and after
     /// the commit are no longer retained; [`Error::Future`]; the errors of
     /// [`Transaction::commit`](crate::Transaction::commit), [`Error::Conflict`] only after 32
     /// attempts in a row. Nothing is written then.

@@ -59,7 +59,10 @@ pub enum MergeRule {
     /// not have, a text above 1 MiB, and texts with more than 65,536 lines together.
     Text,
     /// The version whose commit is the younger one stays, also if that commit deleted the key. A
-    /// value that a merge wrote is as young as the merge.
+    /// value that a merge wrote is as young as the merge. If ranges with the key were deleted
+    /// several times after its last value, the first deletion counts. If one side has no version
+    /// of the key, ours stays if it is younger than the state of theirs; otherwise it is a
+    /// conflict.
     Newest,
     /// The values are JSON objects, and the changed fields of both sides apply, also within objects
     /// in fields. Arrays and other values are one whole. Different changes of a field are a
@@ -69,7 +72,8 @@ pub enum MergeRule {
     ///
     /// Parts of the values are copied as they are, so that numbers stay exact; white space, escapes
     /// and the order of fields are no changes. The fields of the base come first, in its order, and
-    /// the white space between fields is the base's. The result is the same whichever side is ours.
+    /// the white space between fields is the base's, unless it would make the value longer than the
+    /// three together. The result is the same whichever side is ours; it expires as our value does.
     Json,
     /// The values are JSON arrays, which stand for sets: elements that one side removed are
     /// removed, and elements that one side added are added. Conflicts, the comparison of elements

@@ -336,6 +336,8 @@ impl Stream {
         Ok(match (written(MergeSide::Ours)?, written(MergeSide::Theirs)?) {
             (Some(ours), Some(theirs)) if theirs > ours => Resolved::Theirs,
             (Some(_), Some(_)) => Resolved::Keep,
+            // Theirs never had it, or its deletion there is no longer stored.
+            (Some(ours), None) if ours > self.sides.theirs.at() => Resolved::Keep,
             _ => Resolved::Conflict,
         })
     }

@@ -154,6 +154,10 @@ fn a_commit_of_another_branch_is_refused_with_its_name() {
     db.rename_branch("draft", "other").unwrap();
     refused(&db.main(), on_draft, Some("other"));
     db.delete_branch("child").unwrap();
+    let deleted = db.newest();
+    let nothing = InvalidInput::NothingToRevert { glsn: deleted };
+    assert_eq!(invalid(draft.revert(deleted).run()), nothing);
+    assert_eq!(invalid(db.revert(deleted).run()), nothing);
     let text = refused(&db.main(), on_child, None);
     assert!(text.contains("a deleted branch"), "{text}");
     assert_eq!(
@@ -307,4 +311,56 @@ fn random_reverts_and_resets_on_branches_agree_with_the_model() {
         assert!(db.verify(&mut |_| {}).is_ok());
     }
     assert!(reverts.iter().all(|count| *count > 5), "{reverts:?}");
+}
+
+#[test]
+fn a_reset_brings_back_a_keyspace_that_was_dropped_after_the_fork() {
+    for is_created_again in [false, true] {
+        let (db, _) = open();
+        let notes = db.keyspace("notes").unwrap();
+        for key in ["a", "both"] {
+            db.put(&notes, key, "main").unwrap();
+        }
+        let draft = branch(&db, "draft", &db.main());
+        let child = branch(&db, "child", &draft);
+        draft.put(&notes, "both", "draft").unwrap();
+        let at = draft.put(&notes, "b", "draft").unwrap();
+        let before = state(&draft, &notes);
+        db.drop_keyspace(&notes).unwrap();
+        if !is_created_again {
+            for branch in [&draft, &child] {
+                let gone = InvalidInput::KeyspaceGone { name: "notes".to_owned() };
+                assert_eq!(invalid(branch.reset_to(at).run()), gone);
+                assert_eq!(invalid(branch.reset_to(at).preview().unwrap().next().unwrap()), gone);
+            }
+            continue;
+        }
+        let notes = db.keyspace("notes").unwrap();
+        assert_eq!(state(&draft, &notes), State::new());
+        db.put(&notes, "a", "new").unwrap();
+        let late = branch(&db, "late", &db.main());
+        draft.put(&notes, "c", "new").unwrap();
+        let newer = draft.snapshot().at();
+        draft.reset_to(at).run().unwrap().unwrap();
+        assert_eq!(state(&draft, &notes), before);
+        child.reset_to(at).keyspace(&notes).run().unwrap().unwrap();
+        assert_eq!(state(&child, &notes).len(), 2);
+        assert_eq!(child.get(&notes, "both").unwrap().unwrap(), b"main");
+        late.reset_to(at).run().unwrap().unwrap();
+        assert_eq!(late.get(&notes, "a").unwrap().unwrap(), b"main");
+        // Back to the new keyspace.
+        draft.reset_to(newer).run().unwrap().unwrap();
+        assert_eq!(state(&draft, &notes).into_keys().collect::<Vec<_>>(), [b"c".to_vec()]);
+        assert_eq!(draft.reset_to(newer).run().unwrap(), None);
+    }
+}
+
+#[test]
+fn newest_keeps_a_key_that_the_reverted_commit_created() {
+    let (db, keys) = open();
+    let wrong = db.put(&keys, "a", "1").unwrap();
+    db.put(&keys, "a", "2").unwrap();
+    let revert = db.revert(wrong).rule(&keys, MergeRule::Newest);
+    assert!(matches!(revert.run().unwrap(), MergeOutcome::UpToDate));
+    assert_eq!(db.get(&keys, "a").unwrap().unwrap(), b"2");
 }

@@ -76,6 +76,28 @@ fn newest_takes_the_version_that_was_committed_last() {
 }
 
 #[test]
+fn newest_counts_the_first_of_several_range_deletions() {
+    for is_compacted in [false, true] {
+        let (db, keys) = open();
+        for key in ["a", "b"] {
+            db.put(&keys, key, "0").unwrap();
+        }
+        let draft = branch(&db, "draft", &db.main());
+        db.delete_range(&keys, "a"..="a").unwrap();
+        draft.put(&keys, "a", "draft").unwrap();
+        draft.put(&keys, "b", "draft").unwrap();
+        db.delete_range(&keys, "a"..="b").unwrap();
+        if is_compacted {
+            db.flush().unwrap();
+            db.compact().unwrap();
+        }
+        assert!(run(&db, &draft, &db.main(), &keys, MergeRule::Newest));
+        assert_eq!(value(&db.main(), &keys, "a").unwrap(), b"draft", "{is_compacted}");
+        assert_eq!(value(&db.main(), &keys, "b"), None, "{is_compacted}");
+    }
+}
+
+#[test]
 fn json_merges_fields_and_keeps_the_expiry() {
     let (db, keys) = open();
     db.put(&keys, "k", r#"{"name":"Ada","born":1815}"#).unwrap();

@@ -302,6 +302,19 @@ impl View {
         key: &[u8],
         at: Glsn,
     ) -> Result<Option<Hit>> {
+        let found = self.version_beneath(&mut above, key, at)?;
+        let mut is_deleted =
+            |glsn: Glsn| self.ranges.newest() > glsn && above.deleted_at(self, key, at) > glsn;
+        Ok(found.filter(|hit| !is_deleted(hit.glsn())))
+    }
+
+    /// As [`View::get_beneath`], also if a range deletion hides the version.
+    fn version_beneath(
+        self: &Arc<Self>,
+        above: &mut Above,
+        key: &[u8],
+        at: Glsn,
+    ) -> Result<Option<Hit>> {
         let (mut younger, mut missed) = (above.younger, above.missed);
         let mut found = above.found.take();
         let mut younger_in_runs = false;
@@ -325,13 +338,28 @@ impl View {
             in_runs &= in_current == found.as_ref().map(Place::glsn);
         }
         let newest_in_runs = in_runs && !younger_in_runs;
-        let mut is_deleted = |place: &Place| {
-            self.ranges.newest() > place.glsn() && above.deleted_at(self, key, at) > place.glsn()
+        Ok(found.map(|place| Hit { place, newest_in_runs, missed }))
+    }
+
+    /// The commit that wrote or deleted `key` last as of `at`. Of several range deletions of one
+    /// version the oldest counts, which is the one that compaction keeps with the version. `None`
+    /// if there is no version, or compaction has dropped it.
+    ///
+    /// # Errors
+    /// As for [`View::get`].
+    pub(crate) fn written_by(self: &Arc<Self>, key: &[u8], at: Glsn) -> Result<Option<Glsn>> {
+        let mut above = self.get_above(key, at)?;
+        let place = match self.version_beneath(&mut above, key, at)? {
+            Some(hit) => Some(hit.place),
+            // Its deletion may be in history runs, with the version that it hides.
+            None => self.get_in_history(key, at, None, &mut false)?,
         };
-        Ok(found.filter(|place| !is_deleted(place)).map(|place| Hit {
-            place,
-            newest_in_runs,
-            missed,
+        Ok(place.map(|place| {
+            let deletion = match place.stored() {
+                Stored::Deleted => None,
+                _ => self.ranges.deletion_of(key, place.glsn(), Glsn::MAX),
+            };
+            deletion.filter(|deletion| *deletion <= at).unwrap_or(place.glsn())
         }))
     }
 

@@ -5,9 +5,6 @@ use std::borrow::Cow;
 /// The deepest nesting; deeper texts are not merged.
 const DEPTH_MAX: usize = 128;
 
-/// Ends a string or a number in a canonical form. No byte of them has this value.
-const END: u8 = 255;
-
 /// A text that is valid JSON.
 #[derive(Clone, Copy)]
 pub(super) struct Document<'a> {
@@ -110,12 +107,35 @@ pub(super) fn list(text: &[u8], open: u8) -> Option<List<'_>> {
     Some(list)
 }
 
-/// A form of a valid value that is the same for equal values: without white space and escapes, with
-/// sorted fields.
-pub(super) fn canonical(text: &[u8]) -> Vec<u8> {
-    let mut form = Vec::with_capacity(text.len() + 1);
-    Cursor { text, at: 0, elements: 0 }.write_canonical(&mut form);
-    form
+/// A digest of a value, the same for equal values: it does not depend on white space, escapes in
+/// strings, and the order of fields.
+pub(super) type Digest = [u8; blake3::OUT_LEN];
+
+/// The digests of all values in some texts, so that each value is read once, however deep it is.
+pub(super) struct Digests(Vec<(usize, Digest)>);
+
+impl Digests {
+    pub(super) fn new(documents: &[Document<'_>]) -> Self {
+        let values = documents.iter().map(|document| document.elements as usize + 1).sum();
+        let mut all = Vec::with_capacity(values);
+        for Document { value, .. } in documents {
+            Cursor { text: value, at: 0, elements: 0 }.digest(&mut all);
+        }
+        all.sort_unstable();
+        Self(all)
+    }
+
+    /// The digest of a value, which is a part of one of the texts.
+    pub(super) fn of(&self, value: &[u8]) -> &Digest {
+        let address = value.as_ptr().addr();
+        let place = self.0.partition_point(|(other, _)| *other < address);
+        &self.0[place].1
+    }
+}
+
+/// The digest of the parts of a value. `kind` is a byte for each kind of value.
+fn hash(kind: u8, parts: &[u8]) -> Digest {
+    blake3::Hasher::new().update(&[kind]).update(parts).finalize().into()
 }
 
 /// The bytes of a string in quotes, with its escapes replaced. A surrogate without its other half
@@ -289,50 +309,49 @@ impl<'a> Cursor<'a> {
         Some(())
     }
 
-    /// Passes a valid value, and writes its canonical form.
-    fn write_canonical(&mut self, form: &mut Vec<u8>) {
-        match self.peek() {
-            Some(b'"') => self.write_string(form),
-            Some(open @ (b'{' | b'[')) => {
-                self.at += 1;
-                form.push(open);
-                let mut fields = Vec::new();
-                self.skip_space();
-                while !matches!(self.peek(), None | Some(b'}' | b']')) {
-                    let begin = form.len();
-                    if open == b'{' {
-                        self.write_string(form);
-                        self.skip_space();
-                        let _ = self.expect(b':');
-                        self.skip_space();
-                    }
-                    self.write_canonical(form);
-                    if open == b'{' {
-                        fields.push(form.split_off(begin));
-                    }
-                    self.skip_space();
-                    let _ = self.expect(b',');
-                    self.skip_space();
-                }
-                self.at += 1;
-                fields.sort_unstable();
-                fields.iter().for_each(|field| form.extend_from_slice(field));
-                form.push(if open == b'{' { b'}' } else { b']' });
-            }
+    /// Passes a valid value, and adds the digests of all values in it, each with its address.
+    fn digest(&mut self, all: &mut Vec<(usize, Digest)>) -> Digest {
+        let begin = self.at;
+        let digest = match self.peek() {
+            Some(b'"') => self.digest_string(),
+            Some(open @ (b'{' | b'[')) => self.digest_items(open, all),
             _ => {
-                let begin = self.at;
                 let _ = self.value(0);
-                form.extend_from_slice(&self.text[begin..self.at]);
-                form.push(END);
+                hash(b'0', &self.text[begin..self.at])
             }
-        }
+        };
+        all.push((self.text[begin..].as_ptr().addr(), digest));
+        digest
     }
 
-    fn write_string(&mut self, form: &mut Vec<u8>) {
+    fn digest_items(&mut self, open: u8, all: &mut Vec<(usize, Digest)>) -> Digest {
+        self.at += 1;
+        let mut items = Vec::new();
+        self.skip_space();
+        while !matches!(self.peek(), None | Some(b'}' | b']')) {
+            items.push(if open == b'{' {
+                let name = self.digest_string();
+                self.skip_space();
+                let _ = self.expect(b':');
+                self.skip_space();
+                hash(b':', [name, self.digest(all)].as_flattened())
+            } else {
+                self.digest(all)
+            });
+            self.skip_space();
+            let _ = self.expect(b',');
+            self.skip_space();
+        }
+        self.at += 1;
+        if open == b'{' {
+            items.sort_unstable();
+        }
+        hash(open, items.as_flattened())
+    }
+
+    fn digest_string(&mut self) -> Digest {
         let begin = self.at;
         let _ = self.string();
-        form.push(b'"');
-        form.extend_from_slice(&decode(&self.text[begin..self.at]));
-        form.push(END);
+        hash(b'"', &decode(&self.text[begin..self.at]))
     }
 }

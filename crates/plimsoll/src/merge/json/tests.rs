@@ -8,6 +8,11 @@ use plimsoll_memory::budget::Backing;
 
 use super::*;
 
+fn digest(text: &str) -> Digest {
+    let document = document(text.as_bytes()).unwrap();
+    *Digests::new(&[document]).of(document.value)
+}
+
 fn merged(kinds: Kinds, base: Option<&str>, ours: &str, theirs: &str) -> Option<String> {
     static BUDGET: LazyLock<Budget> =
         LazyLock::new(|| Budget::new(32 << 20, Backing::Heap).unwrap());
@@ -152,6 +157,38 @@ fn sets_keep_what_both_keep_and_add() {
 }
 
 #[test]
+fn white_space_is_left_out_of_a_text_that_would_exceed_its_sources() {
+    let space = " ".repeat(300);
+    let base = format!("{{\"a\":{space}1,{space}\"b\":{space}1}}\n");
+    let fields: Vec<_> = (0..2_000).map(|field| format!("\"{field}\":0")).collect();
+    let ours = format!("{{\"a\":1,\"b\":1,{}}}", fields.join(","));
+    let wanted = format!("{{\"a\":1,\"b\":2,{}}}\n", fields.join(","));
+    check(Kinds::Objects, &base, &ours, r#"{"a":1,"b":2}"#, &wanted);
+}
+
+#[test]
+fn deep_objects_with_large_leaves_are_merged() {
+    let deep = |text: &str| {
+        let leaf = text.repeat((1 << 20) - 2_000);
+        format!("{}\"{leaf}\"{}", "{\"a\":".repeat(127), "}".repeat(127))
+    };
+    let field = |text: String| text.replacen('{', "{\"z\":1,", 1);
+    let (base, ours, theirs) = (deep("x"), deep("y"), field(deep("x")));
+    let begun = std::time::Instant::now();
+    assert_eq!(merged(Kinds::Objects, Some(&base), &ours, &theirs).unwrap().len(), theirs.len());
+    assert_eq!(merged(Kinds::Objects, Some(&base), &ours, &deep("z")), None);
+    assert!(begun.elapsed() < std::time::Duration::from_secs(60));
+}
+
+#[test]
+fn values_that_are_no_objects_are_a_conflict() {
+    let check = |base, ours, theirs| check(Kinds::Objects, base, ours, theirs, "");
+    check("1", "2", " 1");
+    check("[1]", "[2]", "[ 1]");
+    check("", "[1]", "[ 1]");
+}
+
+#[test]
 fn a_field_is_added_to_metadata() {
     let with = |text: &str| {
         let with = with_number(text.as_bytes(), "from", 7);
@@ -165,16 +202,16 @@ fn a_field_is_added_to_metadata() {
 
 #[test]
 fn escapes_are_decoded() {
-    let same = |a: &str, b: &str| assert_eq!(canonical(a.as_bytes()), canonical(b.as_bytes()));
+    let same = |a: &str, b: &str| assert_eq!(digest(a), digest(b));
     same(r#""\ud83d\ude00""#, "\"\u{1f600}\"");
     same(r#""\/\"\\\b\f\n\r\t""#, r#""/\u0022\u005c\u0008\u000c\u000a\u000d\u0009""#);
     same(r#"{"b":1,"a":[{}, []]}"#, r#"{ "a" : [ { } ,[ ]], "b":1 }"#);
     let differ = [r#""\ud83d""#, r#""\ude00""#, r#""\ud83d\ud83d\ude00""#, r#""\ud83dx""#];
-    let forms: BTreeSet<_> = differ.iter().map(|text| canonical(text.as_bytes())).collect();
+    let forms: BTreeSet<_> = differ.iter().map(|text| digest(text)).collect();
     assert_eq!(forms.len(), differ.len());
     let differ =
         ["[1,2]", "[12]", "[[1],2]", "[1,[2]]", "{\"1\":2}", "[\"1\",2]", "1", "\"1\"", "[]"];
-    let forms: BTreeSet<_> = differ.iter().map(|text| canonical(text.as_bytes())).collect();
+    let forms: BTreeSet<_> = differ.iter().map(|text| digest(text)).collect();
     assert_eq!(forms.len(), differ.len());
 }
 
@@ -282,7 +319,7 @@ fn random_objects_merge_as_the_model_does() {
         let both = merged(Kinds::Objects, Some(&base), &our, &their);
         assert_eq!(merged(Kinds::Objects, Some(&base), &their, &our), both);
         counts[usize::from(both.is_some())] += 1;
-        let form = |text: &str| canonical(text.as_bytes());
+        let form = |text: &str| digest(text);
         match wanted {
             Err(()) => assert_eq!(both, None, "{base} {our} {their}"),
             Ok(wanted) => {
