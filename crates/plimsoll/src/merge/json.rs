@@ -5,8 +5,9 @@
 //! of fields. Numbers are equal only if they are written in the same way.
 //!
 //! The result does not depend on which side is ours: what both sides have added comes from the side
-//! whose text is smaller as bytes first, and white space is that of the base if it has any fields. The
-//! merged text is not longer than the three texts together: white space is left out if it would be.
+//! whose text is smaller as bytes first, and white space is that of the base if it has any fields.
+//! The merged text is not longer than the three texts together: white space is left out
+//! if it would be.
 
 mod read;
 #[cfg(test)]

@@ -75,8 +75,8 @@ impl Db {
 
 impl Branch {
     /// Makes the branch equal to what it was at an earlier moment, by one commit on it: see
-    /// [`Db::reset_to`]. Before its fork, a branch is what its parent was. A keyspace that was dropped
-    /// and created again since gets back the keys that the branch had in it.
+    /// [`Db::reset_to`]. Before its fork, a branch is what its parent was. A keyspace that was
+    /// dropped and created again since gets back the keys that the branch had in it.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
