@@ -78,7 +78,8 @@ impl Snapshot {
     /// Neither the history counts, nor settings of keyspaces, nor keyspaces without keys. The time
     /// at which a value expires counts, because it determines later states. A value that has
     /// expired by the time of the snapshot does not count, as in its reads: the hash of the newest
-    /// state changes when a value expires, and that of a past GLSN judges by the time of its commit.
+    /// state changes when a value expires, and that of a past GLSN judges by the time of its
+    /// commit.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {

@@ -388,9 +388,7 @@ pub enum InvalidInput {
         limit: u64,
     },
     /// The branch belongs to another store, or to another opening of the store.
-    #[error(
-        "branch {name:?} was opened by another Db; get it with Db::branch on this one"
-    )]
+    #[error("branch {name:?} was opened by another Db; get it with Db::branch on this one")]
     ForeignBranch {
         /// The name.
         name: String,
