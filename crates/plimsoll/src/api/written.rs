@@ -173,7 +173,7 @@ impl Written {
             let by = changes.take_head().map(|head| head.glsn);
             self.by = self.by.max(by.unwrap_or_default());
         }
-        self.changes.charge_user(store, self.key.capacity())?;
+        changes.charge_user(store, self.key.capacity())?;
         Ok(!self.is_used)
     }
 }
