@@ -174,10 +174,9 @@ fn deep_objects_with_large_leaves_are_merged() {
     };
     let field = |text: String| text.replacen('{', "{\"z\":1,", 1);
     let (base, ours, theirs) = (deep("x"), deep("y"), field(deep("x")));
-    let begun = std::time::Instant::now();
+    // A copy of the leaf at each level would be a hundred gigabytes.
     assert_eq!(merged(Kinds::Objects, Some(&base), &ours, &theirs).unwrap().len(), theirs.len());
     assert_eq!(merged(Kinds::Objects, Some(&base), &ours, &deep("z")), None);
-    assert!(begun.elapsed() < std::time::Duration::from_secs(60));
 }
 
 #[test]
