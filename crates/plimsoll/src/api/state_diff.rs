@@ -30,7 +30,7 @@ pub(crate) struct StateDiff {
 /// A keyspace in a state.
 struct State {
     snapshot: Snapshot,
-    /// `None` if it was dropped by then.
+    /// `None` if the keyspace did not exist.
     keyspace: Option<Keyspace>,
 }
 

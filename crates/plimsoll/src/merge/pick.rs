@@ -83,7 +83,8 @@ impl Db {
     /// ```
     ///
     /// Nothing is recorded for later merges: if the branch of the commit is merged too, both sides
-    /// have made the same change, which is no conflict. Keyspaces are found by their names, as in a
+    /// have made the same change, which is no conflict. [`MergeRule::Counter`] then adds the change
+    /// a second time. Keyspaces are found by their names, as in a
     /// revert.
     pub fn cherry_pick(&self, glsn: Glsn) -> CherryPick {
         CherryPick {

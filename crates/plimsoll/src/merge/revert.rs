@@ -83,7 +83,7 @@ impl Db {
 
 impl Branch {
     /// Undoes what a commit did, by a commit on this branch: see [`Db::revert`]. The commit was
-    /// made on this branch, or before the fork on the one that it left. If it merged another branch
+    /// made on this branch, or on an ancestor before the fork. If it merged another branch
     /// into this one, this branch becomes what it was before; merging the same state again changes
     /// nothing, and reverting the revert brings it back.
     ///

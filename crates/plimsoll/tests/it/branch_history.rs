@@ -160,7 +160,7 @@ fn check_histories(modelled: &Modelled, notes: &Keyspace, random: &mut Random, i
         if is_complete {
             assert_eq!(found, wanted, "{:?} {key:?}", modelled.branch);
         } else {
-            // What is retained, and in any case the present version.
+            // The retained versions, and always the newest one.
             let present = wanted.first().filter(|version| version.1.is_some());
             assert_eq!(found.first().filter(|version| version.1.is_some()), present);
             assert!(found.iter().all(|version| version.1.is_none() || wanted.contains(version)));

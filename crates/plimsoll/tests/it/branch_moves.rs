@@ -225,7 +225,7 @@ fn a_reset_of_a_branch_is_one_commit_on_it() {
     assert_eq!(draft.get(&keys, "a").unwrap().unwrap(), b"1");
 }
 
-/// What each branch was after each commit is known, so that reverts and resets can be checked.
+/// The model keeps the state of each branch after each commit, to check reverts and resets.
 #[test]
 fn random_reverts_and_resets_on_branches_agree_with_the_model() {
     let seed = std::env::var("SEED").map_or(5, |seed| seed.parse().unwrap());

@@ -119,7 +119,7 @@ fn json_merges_fields_and_keeps_the_expiry() {
     for key in ["k", "new"] {
         assert_eq!(value(&draft_copy, &keys, key), value(&db.main(), &keys, key));
     }
-    // What a rule cannot decide is a conflict.
+    // Values that a rule cannot merge are a conflict.
     draft.put(&keys, "set", "[2,3]").unwrap();
     db.put(&keys, "set", "[1,2,4]").unwrap();
     let merge = db.merge(&draft);

@@ -13,7 +13,7 @@ use crate::branches::rules::{Before, Fate, Rule};
 use crate::branches::{Driver, Halt, NAMES, Step, done, refused, same_newest};
 use crate::failure::{Failure, ensure, same};
 
-/// What may become of a key.
+/// The permitted outcomes for a key.
 #[derive(Debug)]
 struct Expected {
     fates: Vec<Fate>,
@@ -170,7 +170,7 @@ impl Driver {
         same_newest(&db, &self.model)
     }
 
-    /// What may become of each key.
+    /// The permitted outcomes for each key.
     fn expected(
         &self,
         from: usize,
@@ -272,7 +272,7 @@ impl Meanwhile {
     }
 }
 
-/// What becomes of a key, and whether theirs has changed it.
+/// The outcome for a key, and whether theirs has changed it.
 fn fate(
     rule: Rule,
     base: Option<&Option<Content>>,
@@ -294,7 +294,7 @@ fn fate(
     (fate, true)
 }
 
-/// What the steps write, if each is as expected.
+/// The writes of the steps, if each step is as expected.
 fn writes_of(steps: &Steps, expected: &BTreeMap<Place, Expected>) -> Result<Writes, Failure> {
     let mut writes = Writes::new();
     for (place, expected) in expected {

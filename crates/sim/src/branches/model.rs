@@ -42,7 +42,7 @@ impl Content {
 /// The value of each key that was written, also if it has expired.
 pub(super) type State = BTreeMap<Place, Content>;
 
-/// What a commit writes.
+/// The writes of a commit.
 pub(super) type Writes = BTreeMap<Place, Option<Content>>;
 
 /// A set of commits.

@@ -1,4 +1,4 @@
-//! What the rules of a merge decide, computed in another way than the store does.
+//! The results of merge rules, computed independently of the store.
 
 use std::sync::Arc;
 
