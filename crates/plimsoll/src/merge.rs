@@ -14,7 +14,7 @@
 mod bases;
 pub(crate) mod branches;
 pub(crate) mod driver;
-mod graph;
+pub(crate) mod graph;
 mod json;
 pub(crate) mod keys;
 pub(crate) mod pick;

@@ -22,8 +22,9 @@ use crate::types::branches::{
     check_branch_name, merge_prefix,
 };
 use crate::types::error::{Error, Result};
+use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
-use crate::types::keyspaces::{BRANCHES, Keyspace, SIDE};
+use crate::types::keyspaces::{BRANCHES, IDS, IDS_POSITION, Keyspace, SIDE};
 use crate::types::tags::Tagged;
 
 /// From this number of conflicts on, the versions of a group are deleted without being read, so
@@ -42,9 +43,24 @@ fn registry(store: &Engine) -> Keyspace {
     store.reader.keyspaces.handle(BRANCHES, "".into())
 }
 
-/// Creates a branch that leaves the chain `wanted` at a moment, which the caller keeps open until
-/// this returns.
+/// Creates a branch that leaves the chain `wanted` of a branch at a moment, which the caller keeps
+/// open until this returns.
 pub(crate) fn create(store: &Arc<Engine>, name: &str, wanted: u32, at: Glsn) -> Result<()> {
+    create_on(store, name, wanted, at, true)
+}
+
+/// As [`create`], also if the branch of the chain was deleted, as long as others contain it.
+pub(crate) fn create_from(store: &Arc<Engine>, name: &str, wanted: u32, at: Glsn) -> Result<()> {
+    create_on(store, name, wanted, at, false)
+}
+
+fn create_on(
+    store: &Arc<Engine>,
+    name: &str,
+    wanted: u32,
+    at: Glsn,
+    must_be_named: bool,
+) -> Result<()> {
     if name == MAIN {
         return Err(InvalidInput::MainBranch.into());
     }
@@ -69,7 +85,7 @@ pub(crate) fn create(store: &Arc<Engine>, name: &str, wanted: u32, at: Glsn) -> 
             return Err(InvalidInput::TooManyBranches { limit: MAX_CHAINS as u64 }.into());
         }
         let id = counter.next.max(unused);
-        if wanted != MAIN_CHAIN {
+        if wanted != MAIN_CHAIN && must_be_named {
             alive(known, wanted)?;
         }
         let group = match parent {
@@ -128,10 +144,13 @@ pub(crate) fn delete(store: &Arc<Engine>, name: &str) -> Result<()> {
         return Err(InvalidInput::MainBranch.into());
     }
     store.check_writable()?;
+    let position = KeyBuffer::new(IDS, IDS_POSITION)?;
+    let at = AsOf::unexpiring(store.committer.sequencer.applied());
+    let exchanges = store.reader.contains(&position, at)?;
     change(store, |known, counter| {
         let id = known.find(name)?;
         let chain = alive(known, id)?;
-        let Removal { removed, dead_groups } = known.without(id);
+        let Removal { removed, dead_groups } = known.without(id, exchanges);
         let mut changes: Changes = removed.iter().map(|chain| (*chain, None)).collect();
         if !removed.contains(&id) {
             changes.push((id, Some(Chain { name: None, ..chain.clone() })));

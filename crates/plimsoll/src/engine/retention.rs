@@ -15,7 +15,7 @@ use crate::read::moments::Snapshots;
 use crate::txn::sequencer::CommitSequencer;
 use crate::txn::shared::floors::Floors;
 use crate::types::error::Error;
-use crate::types::keyspaces::{BRANCHES, CURSORS, Keyspaces, SIDE, SYSTEM, TAGS};
+use crate::types::keyspaces::{BRANCHES, CURSORS, IDS, Keyspaces, SIDE, SYSTEM, TAGS};
 use crate::types::retention::Retention;
 
 /// The retained moments of the keyspaces of an open store.
@@ -87,7 +87,7 @@ impl Horizon for RetentionHorizon {
         if keyspace == SYSTEM || self.ready.get().is_none() {
             return MomentSet::all();
         }
-        if [CURSORS, TAGS, BRANCHES].contains(&keyspace) {
+        if [CURSORS, TAGS, BRANCHES, IDS].contains(&keyspace) {
             return self.read();
         }
         let (read, visible) = (self.read(), self.sequencer.visible());

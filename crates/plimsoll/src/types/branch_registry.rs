@@ -144,6 +144,11 @@ impl Known {
         self.chains.get(&id)
     }
 
+    /// All chains but main, and the GLSN at which each left its parent.
+    pub(crate) fn forks(&self) -> impl Iterator<Item = (u32, Glsn)> {
+        self.chains.iter().map(|(id, chain)| (*id, chain.fork.at))
+    }
+
     /// The id of the branch with this name.
     ///
     /// # Errors
@@ -167,14 +172,21 @@ impl Known {
     /// A chain stays without a name as long as others descend from it, or contain by it what they
     /// would not contain without it. Its versions may be the base of a merge only if two others
     /// contain it by themselves.
-    pub(crate) fn without(&self, id: u32) -> Removal {
+    ///
+    /// If `keeps_merged`, whatever was merged into a chain that stays is needed: a store that
+    /// exchanges commits with others passes on what its branches contain.
+    pub(crate) fn without(&self, id: u32, keeps_merged: bool) -> Removal {
         let (mut removed, mut open) = (BTreeSet::new(), vec![id]);
         let mut groups = BTreeSet::new();
         while let Some(next) = open.pop() {
             let Some(chain) = self.chains.get(&next) else { continue };
             groups.insert(chain.group);
             let is_alive = chain.name.is_some() && next != id;
-            if is_alive || removed.contains(&next) || !self.adds_nothing(next, chain, &removed) {
+            let is_superfluous = || match keeps_merged {
+                true => self.users_of(next, &removed).next().is_none(),
+                false => self.adds_nothing(next, chain, &removed),
+            };
+            if is_alive || removed.contains(&next) || !is_superfluous() {
                 continue;
             }
             removed.insert(next);
@@ -188,9 +200,10 @@ impl Known {
             for (_, chain) in chains_of(*group).rev().filter(|it| !removed.contains(&it.1)) {
                 let is_alive = *chain != id && self.get(*chain).is_some_and(|it| it.name.is_some());
                 let has_needed_child = || self.children_of(*chain).any(|it| needed.contains(&it));
+                let fewest_users = if keeps_merged { 0 } else { 1 };
                 if is_alive
                     || has_needed_child()
-                    || self.users_of(*chain, &removed).nth(1).is_some()
+                    || self.users_of(*chain, &removed).nth(fewest_users).is_some()
                 {
                     needed.insert(*chain);
                 }

@@ -558,6 +558,72 @@ pub enum InvalidInput {
         /// Its name.
         name: String,
     },
+    /// The text is not the id of a commit.
+    #[error("{text:?} is not the id of a commit, which has 64 hexadecimal digits")]
+    CommitId {
+        /// The text.
+        text: String,
+    },
+    /// The branch of the other store has commits that the pushed branch does not contain.
+    #[error(
+        "branch {branch:?} of the other store has commits that this one does not contain; pull \
+         them first, or push with force to replace its state"
+    )]
+    NotFastForward {
+        /// The branch.
+        branch: String,
+    },
+    /// The branch was changed while commits were transferred to it.
+    #[error("branch {name:?} was changed during the transfer; try again")]
+    BranchMoved {
+        /// The branch.
+        name: String,
+    },
+    /// The log of the store no longer has commits that the other store lacks.
+    #[error(
+        "the log no longer has the commits up to GLSN {upto}, which the other store lacks; copy \
+         the store with Db::backup instead"
+    )]
+    HistoryTrimmed {
+        /// The last of them.
+        upto: Glsn,
+    },
+    /// There is no remote with this name.
+    #[error("there is no remote {name:?}; Db::add_remote (`plimsoll remote add`) adds one")]
+    NoRemote {
+        /// The name.
+        name: String,
+    },
+    /// The name cannot be that of a remote.
+    #[error(
+        "{name:?} cannot be the name of a remote: use 1 to 255 bytes without control characters, \
+         `/` and `:` that neither begin with `-` nor are `incoming` or a moment"
+    )]
+    RemoteName {
+        /// The name.
+        name: String,
+    },
+    /// The address is neither a path nor a `file://` URL with an absolute path.
+    #[error(
+        "{address:?} is not the address of a store: give the path of its folder, or file:// and \
+         the absolute path"
+    )]
+    RemoteAddress {
+        /// The address.
+        address: String,
+    },
+    /// The address is that of the store itself.
+    #[error("the remote is the store itself; give the address of another store")]
+    RemoteIsSelf,
+    /// There is something where a clone is to be made.
+    #[error(
+        "{} is not empty, so no clone is made there; give another path, or continue an \
+         interrupted clone by a pull from it", path.display()
+    )]
+    CloneTarget {
+        /// The path.
+        path: PathBuf,
+    },
     /// The function of a merge rule panicked.
     #[error(
         "the merge function panicked at key {} of keyspace {keyspace:?}: {message}; nothing was \

@@ -58,6 +58,12 @@ pub(crate) const BRANCHES: u32 = 4;
 /// The keyspace that stores the versions of all branches but main (`branch_key`).
 pub(crate) const SIDE: u32 = 5;
 
+/// The keyspace that stores the ids of commits (`sync/ids`).
+pub(crate) const IDS: u32 = 6;
+
+/// The key of the first GLSN of which no id is known; it exists once ids were asked for.
+pub(crate) const IDS_POSITION: &[u8] = b"p";
+
 /// The first id of a keyspace that a user creates.
 pub(crate) const FIRST_ID: u32 = 16;
 

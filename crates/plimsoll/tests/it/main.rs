@@ -75,6 +75,7 @@ mod resident;
 mod revert;
 mod revert_cases;
 mod state_hashes;
+mod sync;
 mod tags;
 mod tickets;
 mod tidy;

@@ -29,7 +29,7 @@ use crate::index::run::table::{Table, TableId, TableInfo};
 use crate::types::damage::{Damage, DamagedKey, DamagedKeys};
 use crate::types::error::{Error, Lift, Result, strip_advice};
 use crate::types::index_key::IndexKey;
-use crate::types::keyspaces::{BRANCHES, CURSORS, Record, SIDE, SYSTEM, TAGS, dropped_name};
+use crate::types::keyspaces::{BRANCHES, CURSORS, IDS, Record, SIDE, SYSTEM, TAGS, dropped_name};
 use crate::types::options::Options;
 use crate::types::version::{Stored, Version};
 
@@ -263,6 +263,7 @@ impl Scene<'_> {
             None if id == CURSORS => "(the cursors)".to_owned(),
             None if id == TAGS => "(the tags)".to_owned(),
             None if id == BRANCHES => "(the branches)".to_owned(),
+            None if id == IDS => "(the ids of commits)".to_owned(),
             None if id == SIDE => "(the data of branches)".to_owned(),
             None => format!("(number {id})"),
         };

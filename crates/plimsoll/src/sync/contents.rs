@@ -1,0 +1,300 @@
+//! The changes of a commit in the form in which they are exchanged, and what was recorded with a
+//! commit that came from another store.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use plimsoll_disk::codec::Reader;
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::Kind;
+
+use crate::api::commit::{Change, Commit};
+use crate::engine::Engine;
+use crate::sync::commit_id::{CommitId, ContentHash};
+use crate::types::branches::{MAIN_CHAIN, decode_merge_key};
+use crate::types::error::{Error, Result};
+use crate::types::expiry::Expiry;
+use crate::types::keyspaces::{BRANCHES, IDS, is_internal};
+use crate::types::times::to_micros;
+
+/// Values up to this length are passed on whole.
+const WHOLE_BYTES: u64 = 256 << 10;
+
+/// A value on its way.
+pub(super) enum Bytes<'a> {
+    Whole(&'a [u8]),
+    /// Its length, and a function that fills a piece as far as the rest of the value reaches.
+    Pieces(u64, &'a mut dyn FnMut(&mut [u8]) -> Result<usize>),
+}
+
+impl Bytes<'_> {
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Self::Whole(bytes) => bytes.len() as u64,
+            Self::Pieces(len, _) => *len,
+        }
+    }
+}
+
+/// Takes the changes of a commit: the deleted ranges, then the keys.
+pub(super) trait Sink {
+    fn range(&mut self, keyspace: &str, first: &[u8], end: Option<&[u8]>) -> Result<()>;
+    fn delete(&mut self, keyspace: &str, key: &[u8]) -> Result<()>;
+    fn put(
+        &mut self,
+        keyspace: &str,
+        key: &[u8],
+        expiry: Option<Expiry>,
+        value: Bytes<'_>,
+    ) -> Result<()>;
+}
+
+/// Hashes the changes.
+pub(super) struct HashSink<'a> {
+    pub(super) store: &'a Engine,
+    pub(super) hash: ContentHash,
+}
+
+impl Sink for HashSink<'_> {
+    fn range(&mut self, keyspace: &str, first: &[u8], end: Option<&[u8]>) -> Result<()> {
+        self.hash.range(keyspace, first, end);
+        Ok(())
+    }
+
+    fn delete(&mut self, keyspace: &str, key: &[u8]) -> Result<()> {
+        self.hash.delete(keyspace, key);
+        Ok(())
+    }
+
+    fn put(
+        &mut self,
+        keyspace: &str,
+        key: &[u8],
+        expiry: Option<Expiry>,
+        value: Bytes<'_>,
+    ) -> Result<()> {
+        self.hash.put(keyspace, key, expiry, value.len());
+        match value {
+            Bytes::Whole(value) => self.hash.value(keyspace, value),
+            Bytes::Pieces(_, next) => {
+                let mut piece = self.store.reader.budget.take(Kind::Staging)?;
+                loop {
+                    let bytes = next(&mut piece)?;
+                    if bytes == 0 {
+                        break;
+                    }
+                    self.hash.value(keyspace, &piece[..bytes]);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A range that a commit deleted: keyspace, first key, end.
+pub(super) type DeletedRange = (Arc<str>, Vec<u8>, Option<Vec<u8>>);
+
+/// What is recorded with a commit that came from another store, or that repeats a commit of another
+/// branch.
+///
+/// ```text
+/// u8       1 if it only makes its branch equal to the commit
+/// u64      time of the commit, in microseconds
+/// u32      number of parents; 32 bytes each
+/// u32      number of ranges; for each:
+///   u32 length, name of the keyspace; u32 length, first key; u8 1 if it has an end: u32 length, end
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Received {
+    /// Whether it only makes its branch equal to the commit, which the store has elsewhere, too.
+    pub(super) is_advance: bool,
+    pub(super) micros: u64,
+    pub(super) parents: Vec<CommitId>,
+    /// The ranges that it deleted. On a branch, it deleted their keys one by one.
+    pub(super) ranges: Vec<DeletedRange>,
+}
+
+impl Received {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut record = vec![u8::from(self.is_advance)];
+        record.extend_from_slice(&self.micros.to_le_bytes());
+        push_len(&mut record, self.parents.len());
+        for parent in &self.parents {
+            record.extend_from_slice(parent.as_bytes());
+        }
+        push_len(&mut record, self.ranges.len());
+        for (keyspace, first, end) in &self.ranges {
+            push_bytes(&mut record, keyspace.as_bytes());
+            push_bytes(&mut record, first);
+            record.push(u8::from(end.is_some()));
+            if let Some(end) = end {
+                push_bytes(&mut record, end);
+            }
+        }
+        record
+    }
+
+    pub(super) fn decode(record: &[u8]) -> Result<Self> {
+        let mut reader = Reader::new(record);
+        Self::read(&mut reader).filter(|_| reader.remaining() == 0).ok_or_else(damaged)
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let (is_advance, micros) = (reader.u8()? == 1, reader.u64()?);
+        let mut received = Self { is_advance, micros, ..Self::default() };
+        for _ in 0..reader.u32()? {
+            received.parents.push(CommitId::from_bytes(reader.take(32)?.try_into().ok()?));
+        }
+        for _ in 0..reader.u32()? {
+            let name = std::str::from_utf8(sized(reader)?).ok()?.into();
+            let first = sized(reader)?.to_vec();
+            let end = match reader.u8()? {
+                0 => None,
+                _ => Some(sized(reader)?.to_vec()),
+            };
+            received.ranges.push((name, first, end));
+        }
+        Some(received)
+    }
+}
+
+fn sized<'r>(reader: &mut Reader<'r>) -> Option<&'r [u8]> {
+    let len = usize::try_from(reader.u32()?).ok()?;
+    reader.take(len)
+}
+
+fn push_len(record: &mut Vec<u8>, len: usize) {
+    record.extend_from_slice(&u32::try_from(len).expect("it is short").to_le_bytes());
+}
+
+fn push_bytes(record: &mut Vec<u8>, bytes: &[u8]) {
+    push_len(record, bytes.len());
+    record.extend_from_slice(bytes);
+}
+
+/// The error for a record of an id that cannot be decoded.
+pub(super) fn damaged() -> Error {
+    Error::damaged("the record of a commit's id cannot be decoded")
+}
+
+/// The first byte of the key of a record of [`Received`]; the id follows.
+pub(super) const RECEIVED: u8 = b'r';
+
+/// The place of a commit in the commit graph.
+pub(super) struct Node {
+    pub(super) chain: u32,
+    /// The states that it merged.
+    pub(super) merged: Vec<(u32, Glsn)>,
+    pub(super) received: Option<(CommitId, Received)>,
+}
+
+/// The place of a commit; `None` if it changed only the store's own records.
+pub(super) fn node_of(commit: &Commit) -> Result<Option<Node>> {
+    if commit.changes_branch()? {
+        return Ok(None);
+    }
+    let (mut chain, mut merged, mut received) = (None, Vec::new(), None);
+    for change in commit.changes()? {
+        let change = change?;
+        if is_of_user(&change) {
+            chain = Some(change.chain());
+        } else if change.space() == BRANCHES && !change.is_delete() {
+            let (into, from, at) = decode_merge_key(change.key()).ok_or_else(damaged)?;
+            chain = Some(into);
+            merged.push((from, at));
+        } else if change.space() == IDS
+            && let Some((&RECEIVED, id)) = change.key().split_first()
+            && let Some(record) = change.value()?
+        {
+            let id = CommitId::from_bytes(id.try_into().map_err(|_| damaged())?);
+            received = Some((id, Received::decode(&record)?));
+        }
+    }
+    Ok(chain.map(|chain| Node { chain, merged, received }))
+}
+
+/// Whether a change is one of a user's key.
+fn is_of_user(change: &Change) -> bool {
+    change.chain() != MAIN_CHAIN || !is_internal(change.space())
+}
+
+/// The time of a commit where it was made.
+pub(super) fn micros_of(commit: &Commit, received: Option<&Received>) -> u64 {
+    received.map_or_else(|| to_micros(commit.time()), |it| it.micros)
+}
+
+/// Passes on the changes of a commit to users' keys, in the form in which they are hashed.
+pub(super) fn emit(
+    commit: &Commit,
+    received: Option<&Received>,
+    sink: &mut dyn Sink,
+) -> Result<()> {
+    let mut ranges: Vec<DeletedRange> = Vec::new();
+    if let Some(received) = received {
+        for (keyspace, first, end) in &received.ranges {
+            sink.range(keyspace, first, end.as_deref())?;
+        }
+        ranges.clone_from(&received.ranges);
+    }
+    for change in commit.changes()? {
+        let change = change?;
+        let Some(keyspace) = change.keyspace().filter(|_| is_of_user(&change)) else { continue };
+        if let Some((_, end)) = change.deleted_range() {
+            if received.is_none() {
+                let end = match end {
+                    Bound::Excluded(end) | Bound::Included(end) => Some(end),
+                    Bound::Unbounded => None,
+                };
+                sink.range(keyspace, change.key(), end)?;
+                ranges.push((keyspace.into(), change.key().to_vec(), end.map(<[u8]>::to_vec)));
+            }
+        } else if change.is_delete() {
+            if !ranges.iter().any(|range| covers(range, keyspace, change.key())) {
+                sink.delete(keyspace, change.key())?;
+            }
+        } else {
+            put(&change, keyspace, sink)?;
+        }
+    }
+    Ok(())
+}
+
+fn covers((of, first, end): &DeletedRange, keyspace: &str, key: &[u8]) -> bool {
+    **of == *keyspace && key >= &first[..] && end.as_ref().is_none_or(|end| key < &end[..])
+}
+
+fn put(change: &Change, keyspace: &str, sink: &mut dyn Sink) -> Result<()> {
+    let expiry = change.stored().expiry();
+    if change.value_len().is_some_and(|len| len <= WHOLE_BYTES) {
+        let value = change.value()?.unwrap_or_default();
+        return sink.put(keyspace, change.key(), expiry, Bytes::Whole(&value));
+    }
+    let Some(mut value) = change.value_reader()? else { return Ok(()) };
+    let len = value.len();
+    let mut next = |piece: &mut [u8]| value.read_piece(piece);
+    sink.put(keyspace, change.key(), expiry, Bytes::Pieces(len, &mut next))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_decoded_as_it_was_encoded() {
+        let parent = ContentHash::default().id(&[], 3, b"");
+        let received = Received {
+            is_advance: true,
+            micros: 7,
+            parents: vec![parent, parent],
+            ranges: vec![
+                ("notes".into(), b"a".to_vec(), Some(b"b".to_vec())),
+                ("films".into(), Vec::new(), None),
+            ],
+        };
+        let record = received.encode();
+        assert_eq!(Received::decode(&record).unwrap(), received);
+        for len in 0..record.len() {
+            assert!(Received::decode(&record[..len]).is_err(), "{len}");
+        }
+    }
+}

@@ -1,0 +1,482 @@
+//! Commits the commits of another store, or of another branch, one by one.
+//!
+//! A commit is placed after its first parent: on the branch that is to receive it, if that ends
+//! with the parent, and otherwise on a temporary branch. In the end the branch is made equal to the
+//! last commit, in one commit, if it is not that commit already. Temporary branches are then
+//! deleted; what was merged from them stays.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::api::branches::Branch;
+use crate::api::db::Db;
+use crate::api::snapshot::{Moment, Snapshot};
+use crate::engine::branch_commits;
+use crate::merge::keys::Scope;
+use crate::read::span::Span;
+use crate::sync::commit_id::{CommitId, ContentHash};
+use crate::sync::contents::{Bytes, RECEIVED, Received, Sink};
+use crate::sync::ids::{Ids, Kind, Place};
+use crate::sync::send::{CommitSink, Head};
+use crate::txn::ticket::CommitTicket;
+use crate::txn::transaction::Transaction;
+use crate::types::branches::{MAIN_CHAIN, chain_key, merge_key};
+use crate::types::error::{Error, Result};
+use crate::types::expiry::Expiry;
+use crate::types::index_key::KeyBuffer;
+use crate::types::invalid_input::InvalidInput;
+use crate::types::keyspaces::{BRANCHES, DEFAULT, FIRST_ID, Keyspace};
+
+/// How the names of temporary branches begin.
+pub(super) const TEMPORARY: &str = "incoming/";
+
+/// After this many commits, their ids are written, and the memory for them is given back.
+const BATCH: u64 = 1024;
+
+/// A branch that receives commits.
+struct Line {
+    branch: Branch,
+    /// The commit that it ends with; `None` if it is empty.
+    tip: Option<CommitId>,
+    /// The moment at which it ends with that.
+    at: Glsn,
+    is_temporary: bool,
+}
+
+/// Receives commits for one branch.
+pub(super) struct Receiver<'r> {
+    db: &'r Db,
+    ids: &'r Ids,
+    /// The branch; a temporary one if `name` does not exist yet.
+    lines: Vec<Line>,
+    /// The name of the branch that is to receive the commits.
+    name: String,
+    /// Its place in `lines`; `None` if it does not exist yet.
+    target: Option<usize>,
+    /// Whether commits that the store has elsewhere are repeated on the branch.
+    repeats: bool,
+    /// The commits whose ids are not written yet.
+    recent: HashMap<CommitId, (u32, Glsn)>,
+    last: Option<CommitTicket>,
+    pub(super) received: u64,
+}
+
+impl<'r> Receiver<'r> {
+    /// A receiver for a branch, which must end with `expected`; `None`: it is empty, or there is no
+    /// such branch.
+    ///
+    /// # Errors
+    /// [`InvalidInput::BranchMoved`]; errors of reads.
+    pub(super) fn new(
+        db: &'r Db,
+        ids: &'r Ids,
+        name: &str,
+        expected: Option<CommitId>,
+        repeats: bool,
+    ) -> Result<Self> {
+        let mut receiver = Self {
+            db,
+            ids,
+            lines: Vec::new(),
+            name: name.to_owned(),
+            target: None,
+            repeats,
+            recent: HashMap::new(),
+            last: None,
+            received: 0,
+        };
+        match db.branch(name) {
+            Ok(branch) => {
+                // In this order, so that a later commit is noticed.
+                let at = db.store.newest()?;
+                ids.catch_up()?;
+                let tip = ids.tip((branch.id(), at))?.map(|place| place.id);
+                if tip != expected {
+                    return Err(receiver.moved());
+                }
+                receiver.lines.push(Line { branch, tip, at, is_temporary: false });
+                receiver.target = Some(0);
+            }
+            Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(receiver)
+    }
+
+    fn moved(&self) -> Error {
+        InvalidInput::BranchMoved { name: self.name.clone() }.into()
+    }
+
+    /// The states in which the store has a commit.
+    fn place(&self, id: &CommitId) -> Result<Option<(u32, Glsn)>> {
+        if let Some(state) = self.recent.get(id) {
+            return Ok(Some(*state));
+        }
+        Ok(self.ids.places(id)?.first().map(Place::state))
+    }
+
+    /// The line on which a commit is placed.
+    fn line_for(&mut self, head: &Head<'_>) -> Result<usize> {
+        let parent = head.parents.first().copied();
+        let target =
+            self.target.filter(|target| head.is_on_line && self.lines[*target].tip == parent);
+        if let Some(target) = target {
+            return Ok(target);
+        }
+        let ends_with = |line: &Line| line.is_temporary && line.tip == parent;
+        if let Some(line) = self.lines.iter().position(ends_with) {
+            return Ok(line);
+        }
+        let (chain, at) = match parent {
+            None => (MAIN_CHAIN, Glsn::NONE),
+            Some(parent) => self.place(&parent)?.ok_or_else(|| unknown(&parent))?,
+        };
+        self.wait()?;
+        let branch = self.fork(chain, at)?;
+        let at = self.db.store.newest()?;
+        self.lines.push(Line { branch, tip: parent, at, is_temporary: true });
+        Ok(self.lines.len() - 1)
+    }
+
+    /// A new temporary branch.
+    fn fork(&self, chain: u32, at: Glsn) -> Result<Branch> {
+        // Open until the branch is known, so that the moment stays readable in between.
+        let snapshot = Snapshot::of(&self.db.store, Moment::Glsn(at))?;
+        let mut number = self.lines.len();
+        loop {
+            let name = format!("{TEMPORARY}{number}");
+            match branch_commits::create_from(&self.db.store, &name, chain, at) {
+                Err(Error::InvalidInput(InvalidInput::BranchExists { .. })) => number += 1,
+                created => {
+                    created?;
+                    drop(snapshot);
+                    return self.db.branch(&name);
+                }
+            }
+        }
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        if let Some(ticket) = self.last.take() {
+            ticket.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Writes the ids of what was received so far.
+    fn settle(&mut self) -> Result<()> {
+        self.wait()?;
+        self.ids.catch_up()?;
+        self.recent.clear();
+        Ok(())
+    }
+
+    /// A transaction that conflicts with every commit on a line since its last one.
+    fn begin(&self, line: &Line) -> Result<Transaction> {
+        let committer = &self.db.store.committer;
+        let moment = committer.open_at(committer.as_of(line.at)?)?;
+        let mut tx = Transaction::at_moment(committer, moment);
+        match &line.branch.lens {
+            None => {
+                tx.note_span(&Span::of_keyspace(DEFAULT.1));
+                tx.note_span(&Span::after(FIRST_ID - 1));
+            }
+            Some(lens) => {
+                tx.note_span(&lens.group_span());
+                tx.note_read(&KeyBuffer::new(BRANCHES, &chain_key(line.branch.id()))?)?;
+                tx.lens = Some(Arc::clone(lens));
+            }
+        }
+        tx.note_span(&Span::prefix(BRANCHES, &line.branch.id().to_be_bytes()));
+        Ok(tx)
+    }
+
+    /// Records in a transaction what the commit is, and which states it merges.
+    fn record(&self, tx: &mut Transaction, id: &CommitId, received: &Received) -> Result<()> {
+        let key = [&[RECEIVED][..], id.as_bytes()].concat();
+        let space = self.ids.space();
+        tx.space_to_put(space)?;
+        let key = KeyBuffer::new(tx.id_of(space)?, &key)?;
+        tx.put_expiring(&key, &received.encode(), None)
+    }
+
+    /// To be called before a transaction on a line that merges states of other chains. These must
+    /// not be removed meanwhile, but may have been created after the line's last commit.
+    fn prepare(&mut self, at: usize, merged: &[(u32, Glsn)]) -> Result<()> {
+        let is_other = |(chain, _): &(u32, Glsn)| !self.has_line(*chain);
+        if !merged.iter().any(is_other) {
+            return Ok(());
+        }
+        self.settle()?;
+        let newest = self.db.store.newest()?;
+        self.ids.catch_up()?;
+        let line = &mut self.lines[at];
+        let tip = self.ids.tip((line.branch.id(), newest))?.map(|place| place.id);
+        if tip != line.tip {
+            return Err(self.moved());
+        }
+        line.at = newest;
+        Ok(())
+    }
+
+    /// Whether a chain is that of a line, which only the receiver deletes.
+    fn has_line(&self, chain: u32) -> bool {
+        self.lines.iter().any(|line| line.branch.id() == chain)
+    }
+
+    /// Commits, and lets the registry know of the merges.
+    fn commit(&mut self, at: usize, mut tx: Transaction, merged: &[(u32, Glsn)]) -> Result<Glsn> {
+        let (db, into) = (self.db, self.lines[at].branch.id());
+        let branches = &db.store.reader.snapshots.branches;
+        if !merged.is_empty() {
+            tx.space_to_put(&db.store.reader.keyspaces.handle(BRANCHES, "".into()))?;
+            for (from, upto) in merged {
+                if !self.has_line(*from) {
+                    tx.note_read(&KeyBuffer::new(BRANCHES, &chain_key(*from))?)?;
+                }
+                let key = KeyBuffer::new(BRANCHES, &merge_key(into, *from, *upto))?;
+                tx.put_expiring(&key, b"", None)?;
+            }
+        }
+        for _ in merged {
+            branches.make_room_for_merge(&db.store.reader.budget)?;
+        }
+        let changing = (!merged.is_empty()).then(|| branches.lock_changing());
+        let ticket = match tx.commit_submit() {
+            Ok(ticket) => ticket,
+            Err(error) => {
+                merged.iter().for_each(|_| branches.give_room_of_merge_back());
+                return Err(match error {
+                    Error::Conflict { .. } => self.moved(),
+                    error => error,
+                });
+            }
+        };
+        let glsn = ticket.glsn();
+        for (from, upto) in merged {
+            branches.merged((into, *from), *upto, glsn);
+        }
+        drop(changing);
+        self.last = Some(ticket);
+        self.lines[at].at = glsn;
+        Ok(glsn)
+    }
+
+    /// Makes the branch end with a commit, which the store has.
+    ///
+    /// # Errors
+    /// [`InvalidInput::BranchMoved`] if the branch was changed meanwhile; errors of commits.
+    pub(super) fn finish(mut self, tip: &CommitId) -> Result<u64> {
+        self.settle()?;
+        match self.target {
+            Some(target) if self.lines[target].tip == Some(*tip) => {}
+            Some(target) => self.advance(target, tip)?,
+            None => self.create(tip)?,
+        }
+        self.settle()?;
+        for line in self.lines.iter().filter(|line| line.is_temporary) {
+            self.db.delete_branch(line.branch.name())?;
+        }
+        Ok(self.received)
+    }
+
+    /// Creates the branch, at a commit that the store has.
+    fn create(&mut self, tip: &CommitId) -> Result<()> {
+        let line = self.lines.iter().position(|line| line.tip == Some(*tip));
+        if let Some(line) = line {
+            let line = self.lines.swap_remove(line);
+            return self.db.rename_branch(line.branch.name(), &self.name);
+        }
+        let (chain, at) = self.place(tip)?.ok_or_else(|| unknown(tip))?;
+        let branch = self.fork(chain, at)?;
+        self.db.rename_branch(branch.name(), &self.name)
+    }
+
+    /// Makes the branch equal to a commit on another branch, by a commit that has its id.
+    fn advance(&mut self, target: usize, tip: &CommitId) -> Result<()> {
+        let places = self.ids.places(tip)?;
+        let whole = places.iter().find(|it| it.kind == Kind::Whole).or(places.first());
+        let (chain, at) = whole.map(Place::state).ok_or_else(|| unknown(tip))?;
+        // A branch of it, to read it.
+        let theirs = self.fork(chain, at)?;
+        let made = self.copy_state(target, tip, &theirs, (chain, at));
+        self.wait()?;
+        self.db.delete_branch(theirs.name())?;
+        made
+    }
+
+    fn copy_state(
+        &mut self,
+        target: usize,
+        tip: &CommitId,
+        theirs: &Branch,
+        state: (u32, Glsn),
+    ) -> Result<()> {
+        self.prepare(target, &[state])?;
+        let line = &self.lines[target];
+        let mut tx = self.begin(line)?;
+        let ours = line.branch.snapshot_at(Moment::Glsn(line.at))?;
+        let theirs = theirs.snapshot();
+        for scope in Scope::all(&self.db.store) {
+            let Some(keyspace) = self.db.find_keyspace(&scope.name)? else { continue };
+            for difference in self.db.diff_between(&keyspace, &ours, &theirs, "")? {
+                let key = difference?.key;
+                let Some(mut value) = theirs.get_reader(&keyspace, &key)? else {
+                    tx.delete(&keyspace, &key)?;
+                    continue;
+                };
+                let expiry = value.expiry();
+                let key = tx.key_to_put(&keyspace, &key)?;
+                tx.put_pieces(&key, expiry, &mut |piece| value.read_piece(piece))?;
+            }
+        }
+        let whole = self.received_at(state)?;
+        tx.set_metadata(&whole.1)?;
+        let received = Received { is_advance: true, ..whole.0 };
+        self.record(&mut tx, tip, &received)?;
+        self.commit(target, tx, &[state])?;
+        self.lines[target].tip = Some(*tip);
+        Ok(())
+    }
+
+    /// The time, the parents and the metadata of a commit that the store has.
+    fn received_at(&self, (_, at): (u32, Glsn)) -> Result<(Received, Vec<u8>)> {
+        let commit = self.db.log().commit(at)?;
+        let commit = commit.ok_or(InvalidInput::NotACommit { glsn: at })?;
+        let node = crate::sync::contents::node_of(&commit)?;
+        let node = node.ok_or(InvalidInput::NotACommit { glsn: at })?;
+        let parents = self.ids.parents(&commit, &node)?.unwrap_or_default();
+        let received = node.received.as_ref().map(|(_, received)| received);
+        let micros = crate::sync::contents::micros_of(&commit, received);
+        let metadata = commit.metadata()?.to_vec();
+        Ok((Received { micros, parents, ..Received::default() }, metadata))
+    }
+}
+
+impl CommitSink for Receiver<'_> {
+    fn commit(
+        &mut self,
+        head: &Head<'_>,
+        changes: &mut dyn FnMut(&mut dyn Sink) -> Result<()>,
+    ) -> Result<()> {
+        let parent = head.parents.first().copied();
+        let is_next = |line: &usize| head.is_on_line && self.lines[*line].tip == parent;
+        let is_repeated = self.repeats && self.target.as_ref().is_some_and(is_next);
+        if !is_repeated && self.place(&head.id)?.is_some() {
+            return Ok(());
+        }
+        let mut merged = Vec::with_capacity(head.parents.len().saturating_sub(1));
+        for parent in head.parents.iter().skip(1) {
+            merged.push(self.place(parent)?.ok_or_else(|| unknown(parent))?);
+        }
+        let at = self.line_for(head)?;
+        self.prepare(at, &merged)?;
+        let mut sink = TransactionSink {
+            db: self.db,
+            tx: self.begin(&self.lines[at])?,
+            hash: ContentHash::default(),
+            received: Received {
+                is_advance: false,
+                micros: head.micros,
+                parents: head.parents.to_vec(),
+                ranges: Vec::new(),
+            },
+            keyspace: None,
+        };
+        changes(&mut sink)?;
+        let TransactionSink { mut tx, hash, received, .. } = sink;
+        let id = hash.id(head.parents, head.micros, head.metadata);
+        if id != head.id {
+            return Err(Error::corrupt(format!(
+                "commit {} has other contents than its id says ({id}); verify the store that it \
+                 comes from",
+                head.id
+            )));
+        }
+        tx.set_metadata(head.metadata)?;
+        self.record(&mut tx, &id, &received)?;
+        let glsn = self.commit(at, tx, &merged)?;
+        let line = &mut self.lines[at];
+        line.tip = Some(id);
+        self.recent.insert(id, (line.branch.id(), glsn));
+        self.received += 1;
+        if self.received.is_multiple_of(BATCH) {
+            self.settle()?;
+        }
+        Ok(())
+    }
+}
+
+fn unknown(id: &CommitId) -> Error {
+    Error::corrupt(format!("commit {id} is missing: a commit that descends from it was sent"))
+}
+
+/// Writes the changes of a commit in a transaction, and hashes them.
+struct TransactionSink<'r> {
+    db: &'r Db,
+    tx: Transaction,
+    hash: ContentHash,
+    received: Received,
+    keyspace: Option<Keyspace>,
+}
+
+impl TransactionSink<'_> {
+    fn keyspace(&mut self, name: &str) -> Result<Keyspace> {
+        if let Some(last) = self.keyspace.as_ref().filter(|last| last.name() == name) {
+            return Ok(last.clone());
+        }
+        let found = match self.db.find_keyspace(name)? {
+            Some(found) => found,
+            None => self.db.keyspace(name)?,
+        };
+        self.keyspace = Some(found.clone());
+        Ok(found)
+    }
+}
+
+impl Sink for TransactionSink<'_> {
+    fn range(&mut self, keyspace: &str, first: &[u8], end: Option<&[u8]>) -> Result<()> {
+        use std::ops::Bound::{Excluded, Included, Unbounded};
+        self.hash.range(keyspace, first, end);
+        let range = (keyspace.into(), first.to_vec(), end.map(<[u8]>::to_vec));
+        self.received.ranges.push(range);
+        let keyspace = self.keyspace(keyspace)?;
+        let range = (Included(first), end.map_or(Unbounded, Excluded));
+        self.tx.delete_range(&keyspace, range)
+    }
+
+    fn delete(&mut self, keyspace: &str, key: &[u8]) -> Result<()> {
+        self.hash.delete(keyspace, key);
+        let keyspace = self.keyspace(keyspace)?;
+        self.tx.delete(&keyspace, key)
+    }
+
+    fn put(
+        &mut self,
+        name: &str,
+        key: &[u8],
+        expiry: Option<Expiry>,
+        value: Bytes<'_>,
+    ) -> Result<()> {
+        self.hash.put(name, key, expiry, value.len());
+        let keyspace = self.keyspace(name)?;
+        let key = self.tx.key_to_put(&keyspace, key)?;
+        let hash = &mut self.hash;
+        match value {
+            Bytes::Whole(value) => {
+                hash.value(name, value);
+                self.tx.put_expiring(&key, value, expiry)
+            }
+            Bytes::Pieces(_, next) => {
+                let mut hashed = |piece: &mut [u8]| {
+                    let bytes = next(piece)?;
+                    hash.value(name, &piece[..bytes]);
+                    Ok(bytes)
+                };
+                self.tx.put_pieces(&key, expiry, &mut hashed).map(drop)
+            }
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Other stores by their addresses, and the names under which a store remembers them.
+
+use std::path::{Path, PathBuf};
+
+use crate::api::db::Db;
+use crate::sync::ids::space;
+use crate::sync::receive::TEMPORARY;
+use crate::sync::transfer::{Moved, Pulled};
+use crate::types::branches::{MAIN, check_branch_name};
+use crate::types::cancel::Cancel;
+use crate::types::error::{Error, Result};
+use crate::types::invalid_input::InvalidInput;
+use crate::types::options::Options;
+
+/// The budget with which the other store is opened.
+const MEMORY_BYTES: u64 = 32 << 20;
+
+/// The name of the store that a clone was made from.
+pub const ORIGIN: &str = "origin";
+
+/// The keys of addresses begin with this byte; the name follows.
+const REMOTE: u8 = b'u';
+
+/// A store that another one remembers by a name; from [`Db::remotes`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RemoteInfo {
+    /// Its name.
+    pub name: String,
+    /// Its address: the path of its folder, or a `file://` URL.
+    pub address: String,
+}
+
+impl Db {
+    /// Makes a store at `dest` with the commits of the store at an address, and their ids: main
+    /// with its history, and each other branch as `origin/NAME`. The address is remembered as
+    /// `origin`, for [`Db::fetch`], [`Db::pull`] and [`Db::push`]. The settings of keyspaces are
+    /// copied, too; cursors, tags and streams are not.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # use plimsoll::*;
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let (hub, copy) = (dir.path().join("hub"), dir.path().join("copy"));
+    /// # let options = Options::new().memory_bytes(16 << 20);
+    /// let db = Db::open(&hub, options.clone())?;
+    /// db.put(&db.keyspace("notes")?, "a", "one")?;
+    /// db.close()?;
+    ///
+    /// let copy = Db::clone_store(hub.to_str().unwrap(), &copy, options)?;
+    /// copy.put(&copy.keyspace("notes")?, "b", "two")?;
+    /// assert_eq!(copy.push("origin", "main")?.commits, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// If it is interrupted, [`Db::pull`] continues it.
+    ///
+    /// # Errors
+    /// [`InvalidInput::CloneTarget`] if there is something at `dest`; the errors of [`Db::open`],
+    /// [`Db::fetch`] and commits.
+    pub fn clone_store(address: &str, dest: impl AsRef<Path>, options: Options) -> Result<Self> {
+        Self::clone_unless(address, dest.as_ref(), options, &Cancel::default())
+    }
+
+    fn clone_unless(address: &str, dest: &Path, options: Options, cancel: &Cancel) -> Result<Self> {
+        let other = open(&options, address)?;
+        match options.disk.list(dest) {
+            Ok(names) if names.is_empty() => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Ok(_) => return Err(InvalidInput::CloneTarget { path: dest.to_owned() }.into()),
+            Err(error) => return Err(error.into()),
+        }
+        let db = Self::open(dest, options.create(true))?;
+        db.add_remote(ORIGIN, address)?;
+        for info in other.keyspaces() {
+            let keyspace = db.create_keyspace(&info.name, info.retention)?;
+            db.set_compression(&keyspace, info.compression)?;
+            db.set_ttl(&keyspace, info.ttl)?;
+        }
+        db.fetch_unless(&other, MAIN, MAIN, cancel)?;
+        db.follow(&tracking(ORIGIN, MAIN), &db.main())?;
+        for info in other.branches()? {
+            if is_own(&other, &info.name)? {
+                db.fetch_unless(&other, &info.name, &tracking(ORIGIN, &info.name), cancel)?;
+            }
+        }
+        Ok(db)
+    }
+
+    /// Remembers the address of another store under a name.
+    ///
+    /// # Errors
+    /// [`InvalidInput::RemoteName`], [`InvalidInput::RemoteAddress`]; errors of a commit.
+    pub fn add_remote(&self, name: &str, address: &str) -> Result<()> {
+        if name.contains('/') || check_branch_name(name).is_err() {
+            return Err(InvalidInput::RemoteName { name: name.to_owned() }.into());
+        }
+        if name == TEMPORARY.trim_end_matches('/') {
+            return Err(InvalidInput::RemoteName { name: name.to_owned() }.into());
+        }
+        path_of(address)?;
+        let space = space(&self.store);
+        self.transact(|tx| tx.put(&space, remote_key(name), address))
+    }
+
+    /// Forgets an address. The branches that were fetched from there stay.
+    ///
+    /// # Errors
+    /// [`InvalidInput::NoRemote`]; errors of a commit.
+    pub fn remove_remote(&self, name: &str) -> Result<()> {
+        let space = space(&self.store);
+        self.transact(|tx| match tx.contains_key(&space, remote_key(name))? {
+            true => tx.delete(&space, remote_key(name)),
+            false => Err(InvalidInput::NoRemote { name: name.to_owned() }.into()),
+        })
+    }
+
+    /// The addresses that the store remembers, sorted by name.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # use plimsoll::*;
+    /// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
+    /// db.add_remote("hub", "/srv/hub")?;
+    /// let remote: RemoteInfo = db.remotes()?.remove(0);
+    /// assert_eq!((&*remote.name, &*remote.address), ("hub", "/srv/hub"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Errors of reads.
+    pub fn remotes(&self) -> Result<Vec<RemoteInfo>> {
+        let mut remotes = Vec::new();
+        for row in self.snapshot().prefix(&space(&self.store), [REMOTE])? {
+            let (key, address) = row?;
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            remotes.push(RemoteInfo { name: text(&key[1..]), address: text(&address) });
+        }
+        Ok(remotes)
+    }
+
+    /// Transfers the new commits of a branch of another store to the branch `REMOTE/NAME` of this
+    /// one. `remote` is a name that the store remembers.
+    ///
+    /// The other store is opened with a budget of its own, 32 MiB, and shared with other processes.
+    /// It must be writable, because the ids of its commits are kept in it.
+    ///
+    /// # Errors
+    /// [`InvalidInput::NoRemote`]; the errors of [`Db::open`] and [`Db::fetch_from`].
+    pub fn fetch(&self, remote: &str, branch: &str) -> Result<Moved> {
+        self.fetch_by_name(remote, branch, &Cancel::default())
+    }
+
+    fn fetch_by_name(&self, remote: &str, branch: &str, cancel: &Cancel) -> Result<Moved> {
+        let other = self.open_remote(remote)?;
+        self.fetch_unless(&other, branch, &tracking(remote, branch), cancel)
+    }
+
+    /// Fetches a branch of another store ([`Db::fetch`]), and lets the branch of the same name
+    /// catch up with it. If both have new commits, they are merged; if that leaves conflicts,
+    /// nothing is written to the branch.
+    ///
+    /// # Errors
+    /// As for [`Db::fetch`] and [`BranchMerge::run`](crate::BranchMerge::run).
+    pub fn pull(&self, remote: &str, branch: &str) -> Result<Pulled> {
+        let cancel = Cancel::default();
+        self.fetch_by_name(remote, branch, &cancel)?;
+        let theirs = tracking(remote, branch);
+        let pulled = self.catch_up_with(branch, &theirs, &cancel)?;
+        if matches!(pulled, Pulled::FastForward(_)) {
+            // The commits are on the branch itself now, and are not needed twice.
+            self.follow(&theirs, &self.branch(branch)?)?;
+        }
+        Ok(pulled)
+    }
+
+    /// Transfers the new commits of a branch to the branch of the same name of another store. See
+    /// [`Db::push_to`]; `remote` is a name that the store remembers, or an address.
+    ///
+    /// # Errors
+    /// As for [`Db::push_to`] and [`Db::fetch`].
+    pub fn push(&self, remote: &str, branch: &str) -> Result<Moved> {
+        self.push_by_name(remote, branch, false)
+    }
+
+    /// As [`Db::push`], also if the branch there has commits that this one does not: see
+    /// [`Db::push_forced_to`].
+    ///
+    /// # Errors
+    /// As for [`Db::push_forced_to`] and [`Db::fetch`].
+    pub fn push_forced(&self, remote: &str, branch: &str) -> Result<Moved> {
+        self.push_by_name(remote, branch, true)
+    }
+
+    fn push_by_name(&self, remote: &str, branch: &str, is_forced: bool) -> Result<Moved> {
+        let is_name = self.remotes()?.iter().any(|it| it.name == remote);
+        let other = match is_name {
+            true => self.open_remote(remote)?,
+            false => self.open_address(remote)?,
+        };
+        let moved = self.push_unless(&other, branch, is_forced, &Cancel::default())?;
+        other.close()?;
+        if is_name {
+            self.follow(&tracking(remote, branch), &self.branch(branch)?)?;
+        }
+        Ok(moved)
+    }
+
+    fn open_remote(&self, name: &str) -> Result<Self> {
+        let remotes = self.remotes()?;
+        let known = remotes.iter().find(|it| it.name == name);
+        let known = known.ok_or_else(|| InvalidInput::NoRemote { name: name.to_owned() })?;
+        self.open_address(&known.address)
+    }
+
+    fn open_address(&self, address: &str) -> Result<Self> {
+        let other = open(&self.store.options, address)?;
+        if other.id() == self.id() && other.folder()? == self.folder()? {
+            return Err(InvalidInput::RemoteIsSelf.into());
+        }
+        Ok(other)
+    }
+}
+
+/// Whether a branch is one that the store's users made, not one that was fetched.
+fn is_own(db: &Db, name: &str) -> Result<bool> {
+    let remotes = db.remotes()?;
+    let fetched = |it: &RemoteInfo| name.starts_with(&format!("{}/", it.name));
+    Ok(!name.starts_with(TEMPORARY) && !remotes.iter().any(fetched))
+}
+
+/// The name of the branch that has the commits of a branch of another store.
+fn tracking(remote: &str, branch: &str) -> String {
+    format!("{remote}/{branch}")
+}
+
+fn remote_key(name: &str) -> Vec<u8> {
+    [&[REMOTE][..], name.as_bytes()].concat()
+}
+
+/// The folder of an address.
+fn path_of(address: &str) -> Result<PathBuf> {
+    let refused = || InvalidInput::RemoteAddress { address: address.to_owned() };
+    let path = match address.split_once("://") {
+        None => address,
+        Some(("file", path)) if path.starts_with('/') => path,
+        Some(_) => return Err(refused().into()),
+    };
+    if path.is_empty() || path.contains('\0') {
+        return Err(refused().into());
+    }
+    Ok(path.into())
+}
+
+/// Opens the store at an address, shared with other processes if its file system allows that.
+fn open(options: &Options, address: &str) -> Result<Db> {
+    let path = path_of(address)?;
+    let options = Options { disk: options.disk.clone(), ..Options::new() };
+    let options = options.memory_bytes(MEMORY_BYTES).create(false).warm(false);
+    match Db::open(&path, options.clone().shared(true)) {
+        Err(Error::InvalidInput(InvalidInput::CannotBeShared { .. })) => Db::open(&path, options),
+        opened => opened,
+    }
+}

@@ -1,0 +1,374 @@
+//! Fetch, push, pull and clone between two open stores.
+
+use std::fmt;
+
+use plimsoll_log::glsn::Glsn;
+
+use crate::api::branches::Branch;
+use crate::api::db::Db;
+use crate::api::snapshot::Snapshot;
+use crate::merge::driver::MergeOutcome;
+use crate::merge::graph::{Graph, State};
+use crate::merge::steps::MergeSteps;
+use crate::sync::commit_id::CommitId;
+use crate::sync::ids::{Ids, Kind};
+use crate::sync::lines::{chains_of, samples, tip_of};
+use crate::sync::receive::{Receiver, TEMPORARY};
+use crate::sync::send::missing;
+use crate::types::branches::MAIN;
+use crate::types::cancel::Cancel;
+use crate::types::error::{Error, Result};
+use crate::types::invalid_input::InvalidInput;
+
+/// What a transfer did to a branch.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # use plimsoll::*;
+/// # let [here, there] = [(); 2].map(|()| {
+/// #     Db::in_memory(Options::new().memory_bytes(16 << 20)).expect("there is memory")
+/// # });
+/// here.put(&here.keyspace("notes")?, "a", "one")?;
+/// let moved: Moved = here.push_to(&there, "main")?;
+/// assert_eq!((moved.from, moved.commits), (None, 1));
+/// assert_eq!(moved.to, there.main().tip()?);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Moved {
+    /// The commit that the branch ended with before; `None` if it was empty or did not exist.
+    pub from: Option<CommitId>,
+    /// The commit that it ends with now.
+    pub to: Option<CommitId>,
+    /// The number of commits that were transferred.
+    pub commits: u64,
+}
+
+impl Moved {
+    /// Whether nothing changed.
+    pub fn is_up_to_date(&self) -> bool {
+        self.from == self.to
+    }
+}
+
+/// The outcome of [`Db::pull`](crate::Db::pull).
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Pulled {
+    /// The branch had all commits of the other store.
+    UpToDate,
+    /// The branch had no commits of its own: it ends with the other store's last commit now.
+    FastForward(Moved),
+    /// Both had commits of their own: this commit merges them.
+    Merged(Glsn),
+    /// Both changed the same keys in different ways. The commits of the other store are on the
+    /// branch `REMOTE/NAME`; merge it with a [`MergeRule`](crate::MergeRule).
+    Conflicts(MergeSteps),
+}
+
+impl Db {
+    /// The identity of a commit: the same in every store that has the commit. `None` if the commit
+    /// changed only the store's own records, or is one of a branch that was deleted.
+    ///
+    /// Ids are computed when they are first asked for, of all commits since the last time, which
+    /// reads their values once. They are kept in the store.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # use plimsoll::*;
+    /// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
+    /// let notes = db.keyspace("notes")?;
+    /// let (first, second) = (db.put(&notes, "a", "one")?, db.put(&notes, "a", "one")?);
+    /// assert_ne!(db.commit_id(first)?, db.commit_id(second)?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`]; [`Error::Dropped`] if the log has lost a commit; the errors of reads
+    /// and of commits.
+    pub fn commit_id(&self, glsn: Glsn) -> Result<Option<CommitId>> {
+        let ids = Ids::open(self)?;
+        if glsn == Glsn::NONE {
+            return Ok(None);
+        }
+        let Some(commit) = self.log().commit(glsn)? else { return Ok(None) };
+        let Some(node) = crate::sync::contents::node_of(&commit)? else { return Ok(None) };
+        let place = ids.last_on(node.chain, glsn)?;
+        Ok(place.filter(|place| place.glsn == glsn).map(|place| place.id))
+    }
+
+    /// The GLSN that a commit has here; `None` if the store does not have it.
+    ///
+    /// # Errors
+    /// As for [`Db::commit_id`].
+    pub fn find_commit(&self, id: &CommitId) -> Result<Option<Glsn>> {
+        let places = Ids::open(self)?.places(id)?;
+        let whole = places.iter().find(|it| it.kind == Kind::Whole).or(places.first());
+        Ok(whole.map(|place| place.glsn))
+    }
+
+    /// Transfers the commits of a branch that the other store lacks to its branch of the same name,
+    /// which is created if it does not exist. Its last commit must be one of this branch, so that
+    /// none of its commits is lost.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # use plimsoll::*;
+    /// # let [here, there] = [(); 2].map(|()| {
+    /// #     Db::in_memory(Options::new().memory_bytes(16 << 20)).expect("there is memory")
+    /// # });
+    /// let notes = here.keyspace("notes")?;
+    /// here.put(&notes, "a", "one")?;
+    /// here.put(&notes, "b", "two")?;
+    /// assert_eq!(here.push_to(&there, "main")?.commits, 2);
+    /// assert_eq!(here.state_hash()?, there.state_hash()?);
+    /// assert!(here.push_to(&there, "main")?.is_up_to_date());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Values, expiries, metadata and times are those of the commits here. Keyspaces that are
+    /// missing there are created, with default settings. Each commit is checked against its id
+    /// before it is committed there. If the transfer ends early, the next one continues it.
+    ///
+    /// # Errors
+    /// [`InvalidInput::NotFastForward`] if the branch there has commits that this one does not;
+    /// [`InvalidInput::BranchMoved`] if another transfer or commit has changed it meanwhile;
+    /// [`InvalidInput::HistoryTrimmed`], [`InvalidInput::NoBranch`]; the errors of
+    /// [`Db::commit_id`] and of commits.
+    pub fn push_to(&self, other: &Self, branch: &str) -> Result<Moved> {
+        self.push_unless(other, branch, false, &Cancel::default())
+    }
+
+    /// As [`Db::push_to`], also if the branch there has commits that this one does not: it becomes
+    /// equal to this one, by a new commit. Its own commits stay in its history.
+    ///
+    /// # Errors
+    /// As for [`Db::push_to`], without [`InvalidInput::NotFastForward`].
+    pub fn push_forced_to(&self, other: &Self, branch: &str) -> Result<Moved> {
+        self.push_unless(other, branch, true, &Cancel::default())
+    }
+
+    pub(super) fn push_unless(
+        &self,
+        other: &Self,
+        branch: &str,
+        is_forced: bool,
+        cancel: &Cancel,
+    ) -> Result<Moved> {
+        let ours = self.branch(branch)?;
+        let (from, to) = (Ids::open(self)?, Ids::open(other)?);
+        let theirs = tip(other, &to, branch)?;
+        let is_fast_forward = match theirs {
+            None => true,
+            Some(theirs) => contains(self, &from, (ours.id(), self.newest()), &theirs)?,
+        };
+        if !is_fast_forward && !is_forced {
+            return Err(InvalidInput::NotFastForward { branch: branch.to_owned() }.into());
+        }
+        transfer((self, &from, &ours), (other, &to, branch), cancel)
+    }
+
+    /// Transfers the commits of a branch of the other store to the branch `into` of this one, which
+    /// is created if it does not exist, and then ends with the same commit. If it has other commits,
+    /// they stay in its history. Usually a branch that only this method changes.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # use plimsoll::*;
+    /// # let [here, there] = [(); 2].map(|()| {
+    /// #     Db::in_memory(Options::new().memory_bytes(16 << 20)).expect("there is memory")
+    /// # });
+    /// there.put(&there.keyspace("notes")?, "a", "one")?;
+    /// here.fetch_from(&there, "main", "theirs")?;
+    /// let notes = here.keyspace("notes")?;
+    /// assert_eq!(here.branch("theirs")?.get(&notes, "a")?.unwrap(), b"one");
+    /// assert_eq!(here.get(&notes, "a")?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Db::push_forced_to`].
+    pub fn fetch_from(&self, other: &Self, branch: &str, into: &str) -> Result<Moved> {
+        self.fetch_unless(other, branch, into, &Cancel::default())
+    }
+
+    pub(super) fn fetch_unless(
+        &self,
+        other: &Self,
+        branch: &str,
+        into: &str,
+        cancel: &Cancel,
+    ) -> Result<Moved> {
+        let theirs = other.branch(branch)?;
+        let (from, to) = (Ids::open(other)?, Ids::open(self)?);
+        transfer((other, &from, &theirs), (self, &to, into), cancel)
+    }
+
+    /// Lets the branch `branch` catch up with `theirs`, a branch of the same store that was fetched
+    /// from another one.
+    pub(super) fn catch_up_with(
+        &self,
+        branch: &str,
+        theirs: &str,
+        cancel: &Cancel,
+    ) -> Result<Pulled> {
+        let theirs = self.branch(theirs)?;
+        let ours = match self.branch(branch) {
+            Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => {
+                let ids = Ids::open(self)?;
+                self.create_branch(branch, &theirs)?;
+                let to = tip_of(&ids, &theirs)?.map(|place| place.id);
+                return Ok(Pulled::FastForward(Moved { from: None, to, commits: 0 }));
+            }
+            found => found?,
+        };
+        let ids = Ids::open(self)?;
+        let (from, to) = (tip_of(&ids, &ours)?, tip_of(&ids, &theirs)?);
+        let Some(to) = to.map(|place| place.id) else { return Ok(Pulled::UpToDate) };
+        let from = from.map(|place| place.id);
+        let newest = self.store.newest()?;
+        if from == Some(to) || contains(self, &ids, (ours.id(), newest), &to)? {
+            return Ok(Pulled::UpToDate);
+        }
+        let is_behind = match &from {
+            None => true,
+            Some(from) => contains(self, &ids, (theirs.id(), newest), from)?,
+        };
+        if !is_behind {
+            return Ok(match self.merge(&theirs).into(&ours).run()? {
+                MergeOutcome::Merged(glsn) => Pulled::Merged(glsn),
+                MergeOutcome::UpToDate => Pulled::UpToDate,
+                MergeOutcome::Conflicts(steps) => Pulled::Conflicts(steps),
+            });
+        }
+        let line = chains_of(&theirs, newest);
+        let missing = missing(self, (theirs.id(), newest), line, &[(ours.id(), newest)])?;
+        let mut receiver = Receiver::new(self, &ids, branch, from, true)?;
+        missing.send(self, &ids, cancel, &mut receiver)?;
+        let commits = receiver.finish(&to)?;
+        Ok(Pulled::FastForward(Moved { from, to: Some(to), commits }))
+    }
+
+    /// Makes a branch begin with the newest state of another one.
+    pub(super) fn follow(&self, name: &str, branch: &Branch) -> Result<()> {
+        match self.delete_branch(name) {
+            Ok(()) | Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => {}
+            Err(error) => return Err(error),
+        }
+        self.create_branch(name, branch).map(drop)
+    }
+}
+
+impl Branch {
+    /// The identity of the newest commit that the branch contains; `None` if there is none. See
+    /// [`Db::commit_id`].
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # use plimsoll::*;
+    /// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
+    /// let glsn = db.put(&db.keyspace("notes")?, "a", "one")?;
+    /// let draft = db.create_branch("draft", &db.main())?;
+    /// assert_eq!(draft.tip()?, db.commit_id(glsn)?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Db::commit_id`].
+    pub fn tip(&self) -> Result<Option<CommitId>> {
+        let ids = Ids::open(&self.db)?;
+        Ok(tip_of(&ids, self)?.map(|place| place.id))
+    }
+}
+
+/// The last commit of the branch with this name; `None` also if there is no such branch.
+fn tip(db: &Db, ids: &Ids, name: &str) -> Result<Option<CommitId>> {
+    match db.branch(name) {
+        Ok(branch) => Ok(tip_of(ids, &branch)?.map(|place| place.id)),
+        Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a state contains a commit.
+fn contains(db: &Db, ids: &Ids, state: State, id: &CommitId) -> Result<bool> {
+    let places = ids.places(id)?;
+    if places.is_empty() {
+        return Ok(false);
+    }
+    let now = Snapshot::newest(&db.store);
+    let contained = Graph::new(&db.store, now.read_at()?.glsn).contained(state)?;
+    let is_in = |place: State| contained.get(&place.0).is_some_and(|upto| *upto >= place.1);
+    Ok(places.iter().any(|place| is_in(place.state())))
+}
+
+/// Makes the branch `name` of a store end with the last commit of a branch of another one.
+fn transfer(
+    (source, from, branch): (&Db, &Ids, &Branch),
+    (target, to, name): (&Db, &Ids, &str),
+    cancel: &Cancel,
+) -> Result<Moved> {
+    let before = tip(target, to, name)?;
+    let newest = source.store.newest()?;
+    from.catch_up()?;
+    let wanted = (branch.id(), newest);
+    let Some(last) = from.tip(wanted)?.map(|place| place.id) else {
+        return Ok(Moved { from: before, to: before, commits: 0 });
+    };
+    if before == Some(last) {
+        return Ok(Moved { from: before, to: before, commits: 0 });
+    }
+    let there = common((source, from), (target, to), name)?;
+    let missing = missing(source, wanted, chains_of(branch, newest), &there)?;
+    let mut receiver = Receiver::new(target, to, name, before, false)?;
+    missing.send(source, from, cancel, &mut receiver)?;
+    let commits = receiver.finish(&last)?;
+    Ok(Moved { from: before, to: Some(last), commits })
+}
+
+/// States of `source` of which `target` has all commits.
+fn common(
+    (source, from): (&Db, &Ids),
+    (target, to): (&Db, &Ids),
+    name: &str,
+) -> Result<Vec<State>> {
+    let names = target.branches()?.into_iter().map(|info| info.name);
+    let mut states = Vec::new();
+    for there in names.chain([MAIN.to_owned()]) {
+        let branch = match target.branch(&there) {
+            // It was deleted in the meantime.
+            Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => continue,
+            branch => branch?,
+        };
+        let is_sampled = there == name || there == MAIN || there.starts_with(TEMPORARY);
+        let ids = match is_sampled {
+            true => samples(to, &branch)?,
+            false => tip_of(to, &branch)?.map(|place| place.id).into_iter().collect(),
+        };
+        for id in ids {
+            let places = from.places(&id)?;
+            states.extend(places.iter().map(|place| place.state()));
+            // It contains the older ones.
+            if !places.is_empty() {
+                break;
+            }
+        }
+    }
+    let _ = source;
+    Ok(states)
+}
+
+impl fmt::Display for Moved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let short = |id: Option<CommitId>| {
+            id.map_or_else(|| "nothing".to_owned(), |id| id.to_string()[..12].to_owned())
+        };
+        write!(f, "{} -> {}, {} commits", short(self.from), short(self.to), self.commits)
+    }
+}
