@@ -158,7 +158,7 @@ impl<'a> Graph<'a> {
     }
 
     /// What a state contains.
-    pub(crate) fn contained(&mut self, state: State) -> Result<Contained> {
+    fn contained(&mut self, state: State) -> Result<Contained> {
         let (mut contained, mut open) = (Contained::new(), vec![state]);
         while let Some((chain, at)) = open.pop() {
             match contained.entry(chain) {
@@ -176,11 +176,6 @@ impl<'a> Graph<'a> {
             self.merged_into(chain, at, &mut open)?;
         }
         Ok(contained)
-    }
-
-    /// The GLSN at which a chain left its parent.
-    pub(crate) fn fork_of(&mut self, chain: u32) -> Result<Glsn> {
-        Ok(self.chain(chain)?.ok_or_else(damaged_branch)?.fork.at)
     }
 
     /// A chain; `None` if nobody needs it any more.

@@ -114,7 +114,7 @@ impl<'r> Receiver<'r> {
         if let Some(state) = self.recent.get(id) {
             return Ok(Some(*state));
         }
-        Ok(self.ids.places(id)?.first().map(Place::state))
+        Ok(self.ids.readable(id)?.first().map(Place::state))
     }
 
     /// The line on which a commit is placed.
@@ -264,6 +264,18 @@ impl<'r> Receiver<'r> {
         Ok(glsn)
     }
 
+    /// Records a merge of a branch that changes nothing.
+    pub(super) fn contain(mut self, theirs: &Branch) -> Result<Glsn> {
+        let target = self.target.ok_or_else(|| self.moved())?;
+        let merged = [(theirs.id(), self.db.store.newest()?)];
+        self.prepare(target, &merged)?;
+        let mut tx = self.begin(&self.lines[target])?;
+        tx.set_metadata(format!("merge of branch {}", theirs.name()).as_bytes())?;
+        let glsn = self.commit(target, tx, &merged)?;
+        self.wait()?;
+        Ok(glsn)
+    }
+
     /// Makes the branch end with a commit, which the store has.
     ///
     /// # Errors
@@ -296,7 +308,7 @@ impl<'r> Receiver<'r> {
 
     /// Makes the branch equal to a commit on another branch, by a commit that has its id.
     fn advance(&mut self, target: usize, tip: &CommitId) -> Result<()> {
-        let places = self.ids.places(tip)?;
+        let places = self.ids.readable(tip)?;
         let whole = places.iter().find(|it| it.kind == Kind::Whole).or(places.first());
         let (chain, at) = whole.map(Place::state).ok_or_else(|| unknown(tip))?;
         // A branch of it, to read it.
@@ -347,7 +359,7 @@ impl<'r> Receiver<'r> {
         let commit = commit.ok_or(InvalidInput::NotACommit { glsn: at })?;
         let node = crate::sync::contents::node_of(&commit)?;
         let node = node.ok_or(InvalidInput::NotACommit { glsn: at })?;
-        let parents = self.ids.parents(&commit, &node)?.unwrap_or_default();
+        let parents = self.ids.parents(&commit, &node)?;
         let received = node.received.as_ref().map(|(_, received)| received);
         let micros = crate::sync::contents::micros_of(&commit, received);
         let metadata = commit.metadata()?.to_vec();

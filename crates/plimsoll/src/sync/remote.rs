@@ -168,7 +168,7 @@ impl Db {
         let cancel = Cancel::default();
         self.fetch_by_name(remote, branch, &cancel)?;
         let theirs = tracking(remote, branch);
-        let pulled = self.catch_up_with(branch, &theirs, &cancel)?;
+        let pulled = self.catch_up_unless(branch, &theirs, &cancel)?;
         if matches!(pulled, Pulled::FastForward(_)) {
             // The commits are on the branch itself now, and are not needed twice.
             self.follow(&theirs, &self.branch(branch)?)?;
