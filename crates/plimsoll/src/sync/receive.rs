@@ -17,9 +17,10 @@ use crate::engine::branch_commits;
 use crate::merge::keys::Scope;
 use crate::read::span::Span;
 use crate::sync::commit_id::{CommitId, ContentHash};
-use crate::sync::contents::{Bytes, RECEIVED, Received, Sink};
+use crate::sync::contents::{Bytes, RECEIVED, Received, Sink, micros_of, node_of};
 use crate::sync::ids::{Ids, Kind, Place};
-use crate::sync::send::{CommitSink, Head};
+use crate::sync::lines::tip_of;
+use crate::sync::send::{CommitSink, Head, descends};
 use crate::txn::ticket::CommitTicket;
 use crate::txn::transaction::Transaction;
 use crate::types::branches::{MAIN_CHAIN, chain_key, merge_key};
@@ -226,8 +227,8 @@ impl<'r> Receiver<'r> {
         self.lines.iter().any(|line| line.branch.id() == chain)
     }
 
-    /// Commits, and lets the registry know of the merges.
-    fn commit(&mut self, at: usize, mut tx: Transaction, merged: &[(u32, Glsn)]) -> Result<Glsn> {
+    /// Orders a commit, and lets the registry know of the merges.
+    fn order(&mut self, at: usize, mut tx: Transaction, merged: &[(u32, Glsn)]) -> Result<Glsn> {
         let (db, into) = (self.db, self.lines[at].branch.id());
         let branches = &db.store.reader.snapshots.branches;
         if !merged.is_empty() {
@@ -240,8 +241,11 @@ impl<'r> Receiver<'r> {
                 tx.put_expiring(&key, b"", None)?;
             }
         }
-        for _ in merged {
-            branches.make_room_for_merge(&db.store.reader.budget)?;
+        for number in 0..merged.len() {
+            if let Err(error) = branches.make_room_for_merge(&db.store.reader.budget) {
+                (0..number).for_each(|_| branches.give_room_of_merge_back());
+                return Err(error);
+            }
         }
         let changing = (!merged.is_empty()).then(|| branches.lock_changing());
         let ticket = match tx.commit_submit() {
@@ -271,7 +275,7 @@ impl<'r> Receiver<'r> {
         self.prepare(target, &merged)?;
         let mut tx = self.begin(&self.lines[target])?;
         tx.set_metadata(format!("merge of branch {}", theirs.name()).as_bytes())?;
-        let glsn = self.commit(target, tx, &merged)?;
+        let glsn = self.order(target, tx, &merged)?;
         self.wait()?;
         Ok(glsn)
     }
@@ -291,7 +295,36 @@ impl<'r> Receiver<'r> {
         for line in self.lines.iter().filter(|line| line.is_temporary) {
             self.db.delete_branch(line.branch.name())?;
         }
+        self.delete_leftovers()?;
         Ok(self.received)
+    }
+
+    /// Deletes the temporary branches of transfers that were interrupted, if the branch has their
+    /// commits now.
+    fn delete_leftovers(&self) -> Result<()> {
+        let all = self.db.branches()?;
+        for info in all.iter().filter(|info| info.name.starts_with(TEMPORARY)) {
+            let done = || {
+                let branch = self.db.branch(&info.name)?;
+                let (tip, own) = (tip_of(self.ids, &branch)?, self.db.branch(&self.name)?);
+                let is_superfluous = match (tip, tip_of(self.ids, &own)?) {
+                    (None, _) => true,
+                    (Some(tip), Some(own)) => {
+                        let places: Vec<_> =
+                            self.ids.places(&tip.id)?.iter().map(Place::state).collect();
+                        descends(self.db, self.ids, own.state(), &places)?
+                    }
+                    (Some(_), None) => false,
+                };
+                if is_superfluous { self.db.delete_branch(&info.name) } else { Ok(()) }
+            };
+            match done() {
+                // Another transfer has ended meanwhile.
+                Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => {}
+                done => done?,
+            }
+        }
+        Ok(())
     }
 
     /// Creates the branch, at a commit that the store has.
@@ -348,7 +381,7 @@ impl<'r> Receiver<'r> {
         tx.set_metadata(&whole.1)?;
         let received = Received { is_advance: true, ..whole.0 };
         self.record(&mut tx, tip, &received)?;
-        self.commit(target, tx, &[state])?;
+        self.order(target, tx, &[state])?;
         self.lines[target].tip = Some(*tip);
         Ok(())
     }
@@ -357,11 +390,11 @@ impl<'r> Receiver<'r> {
     fn received_at(&self, (_, at): (u32, Glsn)) -> Result<(Received, Vec<u8>)> {
         let commit = self.db.log().commit(at)?;
         let commit = commit.ok_or(InvalidInput::NotACommit { glsn: at })?;
-        let node = crate::sync::contents::node_of(&commit)?;
+        let node = node_of(&commit)?;
         let node = node.ok_or(InvalidInput::NotACommit { glsn: at })?;
         let parents = self.ids.parents(&commit, &node)?;
         let received = node.received.as_ref().map(|(_, received)| received);
-        let micros = crate::sync::contents::micros_of(&commit, received);
+        let micros = micros_of(&commit, received);
         let metadata = commit.metadata()?.to_vec();
         Ok((Received { micros, parents, ..Received::default() }, metadata))
     }
@@ -409,7 +442,7 @@ impl CommitSink for Receiver<'_> {
         }
         tx.set_metadata(head.metadata)?;
         self.record(&mut tx, &id, &received)?;
-        let glsn = self.commit(at, tx, &merged)?;
+        let glsn = self.order(at, tx, &merged)?;
         let line = &mut self.lines[at];
         line.tip = Some(id);
         self.recent.insert(id, (line.branch.id(), glsn));
@@ -490,5 +523,145 @@ impl Sink for TransactionSink<'_> {
                 self.tx.put_pieces(&key, expiry, &mut hashed).map(drop)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::send::Missing;
+    use crate::types::cancel::Cancel;
+    use crate::types::options::Options;
+
+    fn store() -> Db {
+        Db::in_memory(Options::new().memory_bytes(16 << 20).background(false)).unwrap()
+    }
+
+    /// Two lines that are merged.
+    fn history() -> Db {
+        let db = store();
+        let notes = db.keyspace("notes").unwrap();
+        db.put(&notes, "a", "0").unwrap();
+        let side = db.create_branch("side", &db.main()).unwrap();
+        for number in 1..5_u8 {
+            db.put(&notes, [number], "main").unwrap();
+            side.put(&notes, [10 + number], "side").unwrap();
+        }
+        db.merge(&side).run().unwrap();
+        db.put(&notes, "b", "0").unwrap();
+        db
+    }
+
+    fn everything(db: &Db, ids: &Ids) -> Missing {
+        let tip = tip_of(ids, &db.main()).unwrap().unwrap();
+        Missing::new(db, ids, tip.state(), &[]).unwrap()
+    }
+
+    /// Ends after a number of commits.
+    struct Stopping<'r> {
+        receiver: Receiver<'r>,
+        left: usize,
+    }
+
+    impl CommitSink for Stopping<'_> {
+        fn commit(
+            &mut self,
+            head: &Head<'_>,
+            changes: &mut dyn FnMut(&mut dyn Sink) -> Result<()>,
+        ) -> Result<()> {
+            self.left = self.left.checked_sub(1).ok_or(Error::Cancelled)?;
+            self.receiver.commit(head, changes)
+        }
+    }
+
+    #[test]
+    fn an_interrupted_transfer_is_continued() {
+        let source = history();
+        let from = Ids::open(&source).unwrap();
+        for left in 0..11 {
+            let target = store();
+            let to = Ids::open(&target).unwrap();
+            let receiver = Receiver::new(&target, &to, "main", None, false).unwrap();
+            let mut stopping = Stopping { receiver, left };
+            let sent =
+                everything(&source, &from).send(&source, &from, &Cancel::default(), &mut stopping);
+            assert_eq!(sent.is_err(), left < 11, "{left}");
+            stopping.receiver.wait().unwrap();
+            drop(stopping);
+            let moved = target.fetch_from(&source, "main", "main").unwrap();
+            assert_eq!(moved.commits as usize, 11 - left);
+            assert_eq!(target.main().tip().unwrap(), source.main().tip().unwrap());
+            assert_eq!(target.state_hash().unwrap(), source.state_hash().unwrap());
+            assert_eq!(target.branches().unwrap(), []);
+        }
+    }
+
+    /// Changes one value on its way.
+    struct Forging<'s>(&'s mut dyn Sink);
+
+    impl Sink for Forging<'_> {
+        fn range(&mut self, keyspace: &str, first: &[u8], end: Option<&[u8]>) -> Result<()> {
+            self.0.range(keyspace, first, end)
+        }
+
+        fn delete(&mut self, keyspace: &str, key: &[u8]) -> Result<()> {
+            self.0.delete(keyspace, key)
+        }
+
+        fn put(
+            &mut self,
+            keyspace: &str,
+            key: &[u8],
+            expiry: Option<Expiry>,
+            _: Bytes<'_>,
+        ) -> Result<()> {
+            self.0.put(keyspace, key, expiry, Bytes::Whole(b"forged"))
+        }
+    }
+
+    struct ForgedAt<'r>(Receiver<'r>, u64);
+
+    impl CommitSink for ForgedAt<'_> {
+        fn commit(
+            &mut self,
+            head: &Head<'_>,
+            changes: &mut dyn FnMut(&mut dyn Sink) -> Result<()>,
+        ) -> Result<()> {
+            if self.0.received < self.1 {
+                return self.0.commit(head, changes);
+            }
+            self.0.commit(head, &mut |sink| changes(&mut Forging(sink)))
+        }
+    }
+
+    #[test]
+    fn a_commit_with_other_contents_is_refused() {
+        let source = history();
+        let from = Ids::open(&source).unwrap();
+        let target = store();
+        let to = Ids::open(&target).unwrap();
+        let receiver = Receiver::new(&target, &to, "main", None, false).unwrap();
+        let mut forged = ForgedAt(receiver, 3);
+        let sent = everything(&source, &from).send(&source, &from, &Cancel::default(), &mut forged);
+        assert!(matches!(sent, Err(Error::Corrupt { .. })), "{sent:?}");
+        assert_eq!(forged.0.received, 3);
+    }
+
+    #[test]
+    fn a_branch_that_moves_meanwhile_is_not_changed() {
+        let source = history();
+        let from = Ids::open(&source).unwrap();
+        let target = store();
+        let notes = target.keyspace("notes").unwrap();
+        let to = Ids::open(&target).unwrap();
+        let mut receiver = Receiver::new(&target, &to, "main", None, false).unwrap();
+        let own = target.put(&notes, "own", "1").unwrap();
+        let moved = Error::from(InvalidInput::BranchMoved { name: "main".to_owned() });
+        let sent =
+            everything(&source, &from).send(&source, &from, &Cancel::default(), &mut receiver);
+        assert_eq!(sent, Err(moved.clone()));
+        assert_eq!(target.main().tip().unwrap(), target.commit_id(own).unwrap());
+        let stale = Receiver::new(&target, &to, "main", None, false).err();
+        assert_eq!(stale, Some(moved));
     }
 }
