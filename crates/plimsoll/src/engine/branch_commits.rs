@@ -22,7 +22,6 @@ use crate::types::branches::{
     check_branch_name, merge_prefix,
 };
 use crate::types::error::{Error, Result};
-use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::{BRANCHES, IDS, IDS_POSITION, Keyspace, SIDE};
 use crate::types::tags::Tagged;
@@ -77,7 +76,7 @@ fn create_on(
     let branches = &store.reader.snapshots.branches;
     let unused = unused_id(store, branches.known().counter().next)?;
     branches.make_room(&store.reader.budget, name)?;
-    let created = change(store, |known, counter| {
+    let created = change(store, |known, counter, _| {
         if known.find(name).is_ok() {
             return Err(InvalidInput::BranchExists { name: name.to_owned() }.into());
         }
@@ -128,7 +127,7 @@ pub(crate) fn rename(store: &Arc<Engine>, from: &str, to: &str) -> Result<()> {
     }
     check_branch_name(to)?;
     store.check_writable()?;
-    change(store, |known, counter| {
+    change(store, |known, counter, _| {
         let id = known.find(from)?;
         if known.find(to).is_ok() {
             return Err(InvalidInput::BranchExists { name: to.to_owned() }.into());
@@ -144,13 +143,10 @@ pub(crate) fn delete(store: &Arc<Engine>, name: &str) -> Result<()> {
         return Err(InvalidInput::MainBranch.into());
     }
     store.check_writable()?;
-    let position = KeyBuffer::new(IDS, IDS_POSITION)?;
-    let at = AsOf::unexpiring(store.committer.sequencer.applied());
-    let exchanges = store.reader.contains(&position, at)?;
-    change(store, |known, counter| {
+    change(store, |known, counter, has_ids| {
         let id = known.find(name)?;
         let chain = alive(known, id)?;
-        let Removal { removed, dead_groups } = known.without(id, exchanges);
+        let Removal { removed, dead_groups } = known.without(id, has_ids);
         let mut changes: Changes = removed.iter().map(|chain| (*chain, None)).collect();
         if !removed.contains(&id) {
             changes.push((id, Some(Chain { name: None, ..chain.clone() })));
@@ -212,8 +208,9 @@ fn no_branch(name: &str) -> Error {
     InvalidInput::NoBranch { name: name.to_owned() }.into()
 }
 
-/// Commits the change that `plan` computes from the present registry.
-fn change(store: &Arc<Engine>, plan: impl Fn(&Known, Counter) -> Result<Plan>) -> Result<()> {
+/// Commits the change that `plan` computes from the present registry, and from whether the ids of
+/// commits have been asked for.
+fn change(store: &Arc<Engine>, plan: impl Fn(&Known, Counter, bool) -> Result<Plan>) -> Result<()> {
     let branches = &store.reader.snapshots.branches;
     let changing = branches.lock_changing();
     let mut conflicts = 0;
@@ -230,7 +227,9 @@ fn change(store: &Arc<Engine>, plan: impl Fn(&Known, Counter) -> Result<Plan>) -
         }
         // The known one is greater if damage has destroyed the record.
         let counter = Counter { next: counter.next.max(known.next), ..counter };
-        let Plan { changes, dead_groups, counter } = plan(&branches.known(), counter)?;
+        let ids = store.reader.keyspaces.handle(IDS, "".into());
+        let has_ids = tx.contains_key(&ids, IDS_POSITION)?;
+        let Plan { changes, dead_groups, counter } = plan(&branches.known(), counter, has_ids)?;
         let counter = Counter { changes: counter.changes + 1, ..counter };
         for (id, chain) in &changes {
             match chain {

@@ -126,7 +126,7 @@ impl<'a> Graph<'a> {
 
     /// Whether a chain may have written keys after a moment and up to another one. A merge that
     /// wrote none adds only commits of other chains.
-    fn has_commits(&mut self, id: u32, from: Glsn, upto: Glsn) -> Result<bool> {
+    pub(crate) fn has_commits(&mut self, id: u32, from: Glsn, upto: Glsn) -> Result<bool> {
         let spans = match id {
             MAIN_CHAIN => {
                 let keyspaces = self.store.reader.keyspaces.all().into_iter();

@@ -23,7 +23,7 @@ use crate::api::commits::Commits;
 use crate::api::db::Db;
 use crate::api::snapshot::Snapshot;
 use crate::engine::Engine;
-use crate::merge::graph::State;
+use crate::merge::graph::{Graph, State};
 use crate::sync::commit_id::{CommitId, ContentHash};
 use crate::sync::contents::{HashSink, Node, damaged, emit, micros_of, node_of};
 use crate::txn::transaction::Transaction;
@@ -155,7 +155,7 @@ impl Ids {
             let (mut batch, mut from) = (Batch::default(), next);
             let first = self.store().reader.log.bounds().first;
             if first > next {
-                self.pass_trimmed(Glsn(first.0 - 1), &mut batch);
+                self.pass_trimmed(next, Glsn(first.0 - 1), &mut batch)?;
                 from = first;
             }
             let upto = self.read(from, newest, &mut batch)?;
@@ -177,16 +177,26 @@ impl Ids {
         }
     }
 
-    /// Notes for each chain that the commits up to `upto` are not known.
-    fn pass_trimmed(&self, upto: Glsn, batch: &mut Batch) {
+    /// Notes for each chain with commits that the log no longer has, the last at `upto`, that these
+    /// are not known.
+    fn pass_trimmed(&self, next: Glsn, upto: Glsn, batch: &mut Batch) -> Result<()> {
         let store = self.db.id();
-        let known = self.store().reader.snapshots.branches.known();
-        let chains = known.forks().filter(|(_, fork)| *fork < upto).map(|(chain, _)| chain);
-        for chain in chains.chain([MAIN_CHAIN]) {
-            let id = CommitId::of_trimmed(store, chain, upto.0);
-            let known = Known { id, kind: Kind::Trimmed, parents: Vec::new() };
-            batch.places.insert((chain, upto), known);
+        let chains: Vec<(u32, Glsn)> = {
+            let known = self.store().reader.snapshots.branches.known();
+            let forks = known.forks().filter(|(_, fork)| *fork < upto);
+            forks.chain([(MAIN_CHAIN, Glsn::NONE)]).collect()
+        };
+        let now = Snapshot::newest(self.store());
+        let mut graph = Graph::new(self.store(), now.read_at()?.glsn);
+        for (chain, fork) in chains {
+            let from = fork.max(Glsn(next.0 - 1));
+            if graph.has_commits(chain, from, upto)? {
+                let id = CommitId::of_trimmed(store, chain, upto.0);
+                let known = Known { id, kind: Kind::Trimmed, parents: Vec::new() };
+                batch.places.insert((chain, upto), known);
+            }
         }
+        Ok(())
     }
 
     /// Finds the ids of commits from `from` on; returns the last entry that was looked at.
@@ -241,8 +251,9 @@ impl Ids {
             return Ok(received.parents.clone());
         }
         let snapshot = Snapshot::newest(self.store());
-        let parents = self.parents_in(commit, node, &snapshot, &Batch::default())?;
-        Ok(parents.into_iter().flatten().map(|place| place.id).collect())
+        let (_, parents) = self.node(&snapshot, (node.chain, commit.glsn()))?;
+        let id = |state| Ok(self.known_at(&snapshot, state)?.id);
+        parents.into_iter().map(id).collect()
     }
 
     /// The commits that a commit descends from directly.
@@ -270,9 +281,13 @@ impl Ids {
 
     /// The kind of a commit on a chain, and its parents.
     pub(super) fn node(&self, snapshot: &Snapshot, state: State) -> Result<(Kind, Vec<State>)> {
-        let record = snapshot.get(&self.space, commit_key(state.0, state.1))?;
-        let known = Known::decode(&record.ok_or_else(damaged)?)?;
+        let known = self.known_at(snapshot, state)?;
         Ok((known.kind, known.parents))
+    }
+
+    fn known_at(&self, snapshot: &Snapshot, (chain, glsn): State) -> Result<Known> {
+        let record = snapshot.get(&self.space, commit_key(chain, glsn))?;
+        Known::decode(&record.ok_or_else(damaged)?)
     }
 
     /// The last commit that a state of a chain contains; `None` if it is empty, or its chain was

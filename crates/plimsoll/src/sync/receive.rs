@@ -13,8 +13,10 @@ use plimsoll_log::glsn::Glsn;
 use crate::api::branches::Branch;
 use crate::api::db::Db;
 use crate::api::snapshot::{Moment, Snapshot};
+use crate::api::state_diff::StateDiff;
 use crate::engine::branch_commits;
 use crate::merge::keys::Scope;
+use crate::read::moments::OpenMoment;
 use crate::read::span::Span;
 use crate::sync::commit_id::{CommitId, ContentHash};
 use crate::sync::contents::{Bytes, RECEIVED, Received, Sink, micros_of, node_of};
@@ -23,12 +25,12 @@ use crate::sync::lines::tip_of;
 use crate::sync::send::{CommitSink, Head, descends};
 use crate::txn::ticket::CommitTicket;
 use crate::txn::transaction::Transaction;
-use crate::types::branches::{MAIN_CHAIN, chain_key, merge_key};
+use crate::types::branches::{MAIN, MAIN_CHAIN, chain_key, check_branch_name, merge_key};
 use crate::types::error::{Error, Result};
 use crate::types::expiry::Expiry;
 use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
-use crate::types::keyspaces::{BRANCHES, DEFAULT, FIRST_ID, Keyspace};
+use crate::types::keyspaces::{BRANCHES, DEFAULT, FIRST_ID, Keyspace, MAX_NAME_BYTES};
 
 /// How the names of temporary branches begin.
 pub(super) const TEMPORARY: &str = "incoming/";
@@ -62,6 +64,8 @@ pub(super) struct Receiver<'r> {
     recent: HashMap<CommitId, (u32, Glsn)>,
     last: Option<CommitTicket>,
     pub(super) received: u64,
+    /// Whatever is readable now stays so meanwhile, because commits are placed after it.
+    _floor: OpenMoment,
 }
 
 impl<'r> Receiver<'r> {
@@ -77,6 +81,12 @@ impl<'r> Receiver<'r> {
         expected: Option<CommitId>,
         repeats: bool,
     ) -> Result<Self> {
+        if name.starts_with(TEMPORARY) || (name != MAIN && check_branch_name(name).is_err()) {
+            let (name, limit_bytes) = (name.to_owned(), MAX_NAME_BYTES as u64);
+            return Err(InvalidInput::BranchName { name, limit_bytes }.into());
+        }
+        let committer = &db.store.committer;
+        let _floor = committer.open_floor(committer.as_of(db.store.newest()?)?)?;
         let mut receiver = Self {
             db,
             ids,
@@ -87,6 +97,7 @@ impl<'r> Receiver<'r> {
             recent: HashMap::new(),
             last: None,
             received: 0,
+            _floor,
         };
         match db.branch(name) {
             Ok(branch) => {
@@ -135,7 +146,12 @@ impl<'r> Receiver<'r> {
             Some(parent) => self.place(&parent)?.ok_or_else(|| unknown(&parent))?,
         };
         self.wait()?;
-        let branch = self.fork(chain, at)?;
+        let branch = self.fork(chain, at).map_err(|error| match (error, parent) {
+            (Error::Trimmed { .. }, Some(parent)) => {
+                InvalidInput::StateNotRetained { id: parent.to_string() }.into()
+            }
+            (error, _) => error,
+        })?;
         let at = self.db.store.newest()?;
         self.lines.push(Line { branch, tip: parent, at, is_temporary: true });
         Ok(self.lines.len() - 1)
@@ -268,10 +284,10 @@ impl<'r> Receiver<'r> {
         Ok(glsn)
     }
 
-    /// Records a merge of a branch that changes nothing.
-    pub(super) fn contain(mut self, theirs: &Branch) -> Result<Glsn> {
+    /// Records a merge of a branch, as it is at a moment, that changes nothing.
+    pub(super) fn contain(mut self, theirs: &Branch, at: Glsn) -> Result<Glsn> {
         let target = self.target.ok_or_else(|| self.moved())?;
-        let merged = [(theirs.id(), self.db.store.newest()?)];
+        let merged = [(theirs.id(), at)];
         self.prepare(target, &merged)?;
         let mut tx = self.begin(&self.lines[target])?;
         tx.set_metadata(format!("merge of branch {}", theirs.name()).as_bytes())?;
@@ -366,8 +382,10 @@ impl<'r> Receiver<'r> {
         let theirs = theirs.snapshot();
         for scope in Scope::all(&self.db.store) {
             let Some(keyspace) = self.db.find_keyspace(&scope.name)? else { continue };
-            for difference in self.db.diff_between(&keyspace, &ours, &theirs, "")? {
-                let key = difference?.key;
+            let states = [&ours, &theirs];
+            let mut differences = StateDiff::new(&keyspace, states, b"")?.comparing_expiries();
+            while let Some(difference) = differences.next().transpose()? {
+                let key = difference.key;
                 let Some(mut value) = theirs.get_reader(&keyspace, &key)? else {
                     tx.delete(&keyspace, &key)?;
                     continue;
@@ -472,10 +490,7 @@ impl TransactionSink<'_> {
         if let Some(last) = self.keyspace.as_ref().filter(|last| last.name() == name) {
             return Ok(last.clone());
         }
-        let found = match self.db.find_keyspace(name)? {
-            Some(found) => found,
-            None => self.db.keyspace(name)?,
-        };
+        let found = self.db.keyspace(name)?;
         self.keyspace = Some(found.clone());
         Ok(found)
     }
@@ -527,141 +542,4 @@ impl Sink for TransactionSink<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sync::send::Missing;
-    use crate::types::cancel::Cancel;
-    use crate::types::options::Options;
-
-    fn store() -> Db {
-        Db::in_memory(Options::new().memory_bytes(16 << 20).background(false)).unwrap()
-    }
-
-    /// Two lines that are merged.
-    fn history() -> Db {
-        let db = store();
-        let notes = db.keyspace("notes").unwrap();
-        db.put(&notes, "a", "0").unwrap();
-        let side = db.create_branch("side", &db.main()).unwrap();
-        for number in 1..5_u8 {
-            db.put(&notes, [number], "main").unwrap();
-            side.put(&notes, [10 + number], "side").unwrap();
-        }
-        db.merge(&side).run().unwrap();
-        db.put(&notes, "b", "0").unwrap();
-        db
-    }
-
-    fn everything(db: &Db, ids: &Ids) -> Missing {
-        let tip = tip_of(ids, &db.main()).unwrap().unwrap();
-        Missing::new(db, ids, tip.state(), &[]).unwrap()
-    }
-
-    /// Ends after a number of commits.
-    struct Stopping<'r> {
-        receiver: Receiver<'r>,
-        left: usize,
-    }
-
-    impl CommitSink for Stopping<'_> {
-        fn commit(
-            &mut self,
-            head: &Head<'_>,
-            changes: &mut dyn FnMut(&mut dyn Sink) -> Result<()>,
-        ) -> Result<()> {
-            self.left = self.left.checked_sub(1).ok_or(Error::Cancelled)?;
-            self.receiver.commit(head, changes)
-        }
-    }
-
-    #[test]
-    fn an_interrupted_transfer_is_continued() {
-        let source = history();
-        let from = Ids::open(&source).unwrap();
-        for left in 0..11 {
-            let target = store();
-            let to = Ids::open(&target).unwrap();
-            let receiver = Receiver::new(&target, &to, "main", None, false).unwrap();
-            let mut stopping = Stopping { receiver, left };
-            let sent =
-                everything(&source, &from).send(&source, &from, &Cancel::default(), &mut stopping);
-            assert_eq!(sent.is_err(), left < 11, "{left}");
-            stopping.receiver.wait().unwrap();
-            drop(stopping);
-            let moved = target.fetch_from(&source, "main", "main").unwrap();
-            assert_eq!(moved.commits as usize, 11 - left);
-            assert_eq!(target.main().tip().unwrap(), source.main().tip().unwrap());
-            assert_eq!(target.state_hash().unwrap(), source.state_hash().unwrap());
-            assert_eq!(target.branches().unwrap(), []);
-        }
-    }
-
-    /// Changes one value on its way.
-    struct Forging<'s>(&'s mut dyn Sink);
-
-    impl Sink for Forging<'_> {
-        fn range(&mut self, keyspace: &str, first: &[u8], end: Option<&[u8]>) -> Result<()> {
-            self.0.range(keyspace, first, end)
-        }
-
-        fn delete(&mut self, keyspace: &str, key: &[u8]) -> Result<()> {
-            self.0.delete(keyspace, key)
-        }
-
-        fn put(
-            &mut self,
-            keyspace: &str,
-            key: &[u8],
-            expiry: Option<Expiry>,
-            _: Bytes<'_>,
-        ) -> Result<()> {
-            self.0.put(keyspace, key, expiry, Bytes::Whole(b"forged"))
-        }
-    }
-
-    struct ForgedAt<'r>(Receiver<'r>, u64);
-
-    impl CommitSink for ForgedAt<'_> {
-        fn commit(
-            &mut self,
-            head: &Head<'_>,
-            changes: &mut dyn FnMut(&mut dyn Sink) -> Result<()>,
-        ) -> Result<()> {
-            if self.0.received < self.1 {
-                return self.0.commit(head, changes);
-            }
-            self.0.commit(head, &mut |sink| changes(&mut Forging(sink)))
-        }
-    }
-
-    #[test]
-    fn a_commit_with_other_contents_is_refused() {
-        let source = history();
-        let from = Ids::open(&source).unwrap();
-        let target = store();
-        let to = Ids::open(&target).unwrap();
-        let receiver = Receiver::new(&target, &to, "main", None, false).unwrap();
-        let mut forged = ForgedAt(receiver, 3);
-        let sent = everything(&source, &from).send(&source, &from, &Cancel::default(), &mut forged);
-        assert!(matches!(sent, Err(Error::Corrupt { .. })), "{sent:?}");
-        assert_eq!(forged.0.received, 3);
-    }
-
-    #[test]
-    fn a_branch_that_moves_meanwhile_is_not_changed() {
-        let source = history();
-        let from = Ids::open(&source).unwrap();
-        let target = store();
-        let notes = target.keyspace("notes").unwrap();
-        let to = Ids::open(&target).unwrap();
-        let mut receiver = Receiver::new(&target, &to, "main", None, false).unwrap();
-        let own = target.put(&notes, "own", "1").unwrap();
-        let moved = Error::from(InvalidInput::BranchMoved { name: "main".to_owned() });
-        let sent =
-            everything(&source, &from).send(&source, &from, &Cancel::default(), &mut receiver);
-        assert_eq!(sent, Err(moved.clone()));
-        assert_eq!(target.main().tip().unwrap(), target.commit_id(own).unwrap());
-        let stale = Receiver::new(&target, &to, "main", None, false).err();
-        assert_eq!(stale, Some(moved));
-    }
-}
+mod tests;

@@ -6,6 +6,7 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::api::branches::Branch;
 use crate::api::db::Db;
+use crate::api::snapshot::Moment;
 use crate::merge::driver::MergeOutcome;
 use crate::merge::graph::State;
 use crate::merge::steps::MergeSteps;
@@ -168,7 +169,7 @@ impl Db {
         if !is_fast_forward && !is_forced {
             return Err(InvalidInput::NotFastForward { branch: branch.to_owned() }.into());
         }
-        transfer((self, &from, &ours), (other, &to, branch), cancel)
+        transfer((self, &from, &ours), (other, &to, branch), theirs, cancel)
     }
 
     /// Transfers the commits of a branch of the other store to the branch `into` of this one, which
@@ -205,7 +206,8 @@ impl Db {
     ) -> Result<Moved> {
         let theirs = other.branch(branch)?;
         let (from, to) = (Ids::open(other)?, Ids::open(self)?);
-        transfer((other, &from, &theirs), (self, &to, into), cancel)
+        let ours = tip(self, &to, into)?;
+        transfer((other, &from, &theirs), (self, &to, into), ours, cancel)
     }
 
     /// Lets the branch `branch`, which is created if it does not exist, catch up with `theirs`,
@@ -250,8 +252,9 @@ impl Db {
             found => found?,
         };
         let ids = Ids::open(self)?;
-        let (from, to) = (tip_of(&ids, &ours)?, tip_of(&ids, &theirs)?);
-        let Some(to) = to.map(|place| place.id) else { return Ok(Pulled::UpToDate) };
+        let (from, last) = (tip_of(&ids, &ours)?, tip_of(&ids, &theirs)?);
+        let Some(last) = last else { return Ok(Pulled::UpToDate) };
+        let to = last.id;
         let from = from.map(|place| place.id);
         if from == Some(to) || contains(self, &ids, &ours, &to)? {
             return Ok(Pulled::UpToDate);
@@ -261,33 +264,50 @@ impl Db {
             Some(from) => contains(self, &ids, &theirs, from)?,
         };
         if !is_behind {
+            let at = self.store.newest()?;
             return Ok(match self.merge(&theirs).into(&ours).run()? {
                 MergeOutcome::Merged(glsn) => Pulled::Merged(glsn),
                 // Their commits have changed nothing in the end, but are to be contained.
                 MergeOutcome::UpToDate => {
                     let receiver = Receiver::new(self, &ids, branch, from, false)?;
-                    Pulled::Merged(receiver.contain(&theirs)?)
+                    Pulled::Merged(receiver.contain(&theirs, at)?)
                 }
                 MergeOutcome::Conflicts(steps) => Pulled::Conflicts(steps),
             });
         }
-        let missing = match tip_of(&ids, &theirs)? {
-            Some(last) => Missing::new(self, &ids, last.state(), &states_of(&ids, from)?)?,
-            None => return Ok(Pulled::UpToDate),
-        };
+        let missing = Missing::new(self, &ids, last.state(), &states_of(&ids, from)?)?;
         let mut receiver = Receiver::new(self, &ids, branch, from, true)?;
         missing.send(self, &ids, cancel, &mut receiver)?;
         let commits = receiver.finish(&to)?;
         Ok(Pulled::FastForward(Moved { from, to: Some(to), commits }))
     }
 
-    /// Makes a branch begin with the newest state of another one.
-    pub(super) fn follow(&self, name: &str, branch: &Branch) -> Result<()> {
-        match self.delete_branch(name) {
-            Ok(()) | Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => {}
+    /// Makes a branch begin with the state of another one after a commit, unless it has commits of
+    /// its own.
+    pub(super) fn follow(&self, name: &str, branch: &Branch, tip: &CommitId) -> Result<()> {
+        let ids = Ids::open(self)?;
+        match self.branch(name) {
+            Ok(old) => {
+                let own = tip_of(&ids, &old)?;
+                let stays = match own {
+                    None => false,
+                    // On the branch itself, so that it is not there twice.
+                    Some(own) if own.id == *tip => branch.sees(own.chain, own.glsn),
+                    Some(own) => !contains(self, &ids, branch, &own.id)?,
+                };
+                if stays {
+                    return Ok(());
+                }
+                self.delete_branch(name)?;
+            }
+            Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => {}
             Err(error) => return Err(error),
         }
-        self.create_branch(name, branch).map(drop)
+        let places = ids.readable(tip)?;
+        // On the branch itself, if it is there.
+        let place = places.iter().find(|place| branch.sees(place.chain, place.glsn));
+        let Some(place) = place else { return Ok(()) };
+        self.create_branch_at(name, branch, Moment::Glsn(place.glsn)).map(drop)
     }
 }
 
@@ -337,13 +357,14 @@ fn contains(db: &Db, ids: &Ids, branch: &Branch, id: &CommitId) -> Result<bool> 
     }
 }
 
-/// Makes the branch `name` of a store end with the last commit of a branch of another one.
+/// Makes the branch `name` of a store, which ends with the commit `before`, end with the last commit
+/// of a branch of another one.
 fn transfer(
     (source, from, branch): (&Db, &Ids, &Branch),
     (target, to, name): (&Db, &Ids, &str),
+    before: Option<CommitId>,
     cancel: &Cancel,
 ) -> Result<Moved> {
-    let before = tip(target, to, name)?;
     let wanted = tip_of(from, branch)?.filter(|last| before != Some(last.id));
     let Some(wanted) = wanted else {
         return Ok(Moved { from: before, to: before, commits: 0 });
