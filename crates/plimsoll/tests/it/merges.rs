@@ -12,6 +12,8 @@ use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::random::Random;
 
+use crate::branch_world::{branch, is_merged, state};
+
 struct World {
     disk: MemDisk,
     clock: Arc<ManualClock>,
@@ -30,23 +32,6 @@ fn open(disk: MemDisk, clock: Arc<ManualClock>) -> World {
 
 fn world() -> World {
     open(MemDisk::new(), Arc::new(ManualClock::new(1_780_000_000_000_000)))
-}
-
-fn branch(db: &Db, name: &str, parent: &Branch) -> Branch {
-    db.create_branch(name, parent).unwrap()
-}
-
-fn is_merged(outcome: plimsoll::Result<MergeOutcome>) -> bool {
-    match outcome.unwrap() {
-        MergeOutcome::Merged(_) => true,
-        MergeOutcome::UpToDate => false,
-        other => panic!("{other:?}"),
-    }
-}
-
-fn state(branch: &Branch, keys: &Keyspace) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let pairs = branch.iter(keys).unwrap().map(plimsoll::Result::unwrap);
-    pairs.map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
 }
 
 #[test]
