@@ -250,7 +250,7 @@ fn change(store: &Arc<Engine>, plan: impl Fn(&Known, Counter) -> Result<Plan>) -
             ordered => ordered?,
         };
         // Before the wait, which may fail (`Stalled`) although the commit stays.
-        branches.changed(changes, counter, ticket.glsn());
+        branches.changed(changes, counter, ticket.glsn(), &store.reader.snapshots.tags);
         drop(changing);
         return ticket.wait().map(drop);
     }

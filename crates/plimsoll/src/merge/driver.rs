@@ -232,7 +232,8 @@ impl Merge {
         let changing = branches.lock_changing();
         let ticket = tx.commit_submit()?;
         // Before the wait, which may fail (`Stalled`) although the commit stays.
-        branches.merged(self.chains(), self.theirs.at(), ticket.glsn());
+        let tags = &store.reader.snapshots.tags;
+        branches.merged(self.chains(), self.theirs.at(), ticket.glsn(), tags);
         drop(changing);
         ticket.wait()
     }

@@ -375,7 +375,6 @@ fn a_value_that_expired_between_two_bases_is_one_base() {
 }
 
 #[test]
-#[ignore = "a tag does not retain the bases of the merges before it: the merge is `Trimmed`"]
 fn a_branch_that_begins_at_a_tag_is_merged_with_a_branch_that_main_contained_there() {
     let World { db, keys, .. } = world();
     let side = branch(&db, "side", &db.main());
@@ -394,6 +393,28 @@ fn a_branch_that_begins_at_a_tag_is_merged_with_a_branch_that_main_contained_the
     let late = db.create_branch_at("late", &db.main(), then.into()).unwrap();
     assert!(is_merged(db.merge(&side).into(&late).run()));
     assert_eq!(late.get(&keys, "a").unwrap().unwrap(), b"4");
+}
+
+#[test]
+fn a_deleted_tag_retains_no_base_of_a_merge() {
+    let World { db, keys, .. } = world();
+    let side = branch(&db, "side", &db.main());
+    side.put(&keys, "a", "1").unwrap();
+    assert!(is_merged(db.merge(&side).run()));
+    db.tag("then", plimsoll::Moment::Newest).unwrap();
+    side.put(&keys, "a", "2").unwrap();
+    assert!(is_merged(db.merge(&side).run()));
+    side.put(&keys, "a", "3").unwrap();
+    let versions = || {
+        db.flush().unwrap();
+        db.compact().unwrap();
+        db.put(&keys, "b", "1").unwrap();
+        db.compact().unwrap();
+        side.history(&keys, "a").unwrap().count()
+    };
+    assert_eq!(versions(), 3, "the bases of both merges, and the newest");
+    db.delete_tag("then").unwrap();
+    assert_eq!(versions(), 2);
 }
 
 /// A commit of the model: its parents, and the state after it.
