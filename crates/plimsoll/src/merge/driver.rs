@@ -7,7 +7,7 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::api::snapshot::Snapshot;
 use crate::engine::Engine;
-use crate::merge::bases::Bases;
+use crate::merge::bases::{Bases, Limit};
 use crate::merge::graph::Graph;
 use crate::merge::keys::Scope;
 use crate::merge::rule::{Resolved, read_whole};
@@ -169,16 +169,7 @@ impl Merge {
                 let mut graph = Graph::new(store, ours.at());
                 let (into, from) = self.chains();
                 let states = graph.common_ancestors((into, ours.at()), (from, self.theirs.at()))?;
-                let mut bases = Vec::with_capacity(states.len());
-                for ((chain, at), contained) in states {
-                    let state = Snapshot::ordered_at(store, store.committer.as_of_past(at)?)?;
-                    let state = match graph.lens(chain)? {
-                        None => state,
-                        Some(lens) => state.on_branch(&lens),
-                    };
-                    bases.push((state, contained));
-                }
-                Ok(Some(Bases::new(bases, graph.into_lease())))
+                Bases::open(store, &mut graph, states, &mut Limit::default()).map(Some)
             }
         }
     }

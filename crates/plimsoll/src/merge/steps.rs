@@ -304,27 +304,16 @@ impl Stream {
         }
     }
 
-    /// Reads the base of a key, of which `base` is the value in the first base, if there are
-    /// several; returns false if the key has none because they disagree.
-    fn choose_base(&self, part: &Part, key: &[u8], base: &mut Option<ValueReader>) -> Result<bool> {
-        let several = self.sides.bases.as_ref().filter(|bases| bases.are_several());
-        let (Some(bases), Some(keyspace)) = (several, part.keyspace(MergeSide::Base)) else {
-            return Ok(true);
+    /// The base of a key; `None` if it has none because several disagree.
+    fn base(&self, part: &Part, key: &[u8]) -> Result<Option<Option<ValueReader>>> {
+        let Some(keyspace) = part.keyspace(MergeSide::Base) else { return Ok(Some(None)) };
+        let Some(bases) = &self.sides.bases else {
+            return Ok(Some(self.sides.ours.get_reader(keyspace, key)?));
         };
-        let newest = bases.newest_of(keyspace, key)?;
-        let mut chosen = None;
-        for state in newest {
-            let mut value = state.get_reader(keyspace, key)?;
-            let Some(chosen) = &mut chosen else {
-                chosen = Some(value);
-                continue;
-            };
-            if !is_same(part, (MergeSide::Base, chosen), (MergeSide::Base, &mut value))? {
-                return Ok(false);
-            }
-        }
-        *base = chosen.flatten();
-        Ok(true)
+        let is_same = |a: &mut Option<ValueReader>, b: &mut Option<ValueReader>| {
+            is_same(part, (MergeSide::Base, a), (MergeSide::Base, b))
+        };
+        bases.merged(&|state| state.get_reader(keyspace, key), &is_same)
     }
 
     /// Decides for the side that wrote or deleted a key last.
@@ -349,16 +338,16 @@ impl Stream {
         note: &mut impl FnMut(&Part, Option<&[u8]>) -> Result<()>,
     ) -> Result<Option<(MergeStep, Option<ValueReader>)>> {
         let read = |side| reader(&self.sides, part, side, &key);
-        let (mut base, mut theirs) = (read(MergeSide::Base)?, read(MergeSide::Theirs)?);
-        let is_one_base = self.choose_base(part, &key, &mut base)?;
+        let (base, mut theirs) = (self.base(part, &key)?, read(MergeSide::Theirs)?);
+        // Without a state from which both come, a rule decides.
+        let is_one_base = base.is_some();
+        let mut base = base.flatten();
         let is_untouched = is_one_base
             && is_same(part, (MergeSide::Base, &mut base), (MergeSide::Theirs, &mut theirs))?;
         if is_untouched {
             return Ok(None);
         }
         self.has_changes = true;
-        // Without a state from which both come, a rule decides.
-        base = base.filter(|_| is_one_base);
         // A value that has expired since is not put back.
         let expiry = theirs.as_ref().and_then(ValueReader::expiry);
         let now = self.sides.ours.read_at()?.micros();
