@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::engine::Engine;
-use crate::engine::tag_commits::check_readable;
+use crate::engine::{Engine, tag_commits};
 use crate::index::sources::view::Direction;
 use crate::read::lens::Lens;
 use crate::read::span::Span;
@@ -57,7 +56,7 @@ pub(crate) fn create(store: &Arc<Engine>, name: &str, wanted: u32, at: Glsn) -> 
     // Before its fork, a branch is what its parent was.
     let parent = store.reader.snapshots.branches.known().seen_by(wanted, at);
     // What is readable now stays so, because the moment is open.
-    check_fork(store, parent, at)?;
+    check_readable(store, parent, at)?;
     let branches = &store.reader.snapshots.branches;
     let unused = unused_id(store, branches.known().counter().next)?;
     branches.make_room(&store.reader.budget, name)?;
@@ -256,10 +255,10 @@ fn change(store: &Arc<Engine>, plan: impl Fn(&Known, Counter) -> Result<Plan>) -
     }
 }
 
-/// Fails unless a chain can be read at the moment at which another one leaves it.
-fn check_fork(store: &Engine, parent: u32, at: Glsn) -> Result<()> {
-    if parent == MAIN_CHAIN {
-        return check_readable(store, at);
+/// Fails unless a chain can be read at a moment.
+pub(crate) fn check_readable(store: &Engine, chain: u32, at: Glsn) -> Result<()> {
+    if chain == MAIN_CHAIN {
+        return tag_commits::check_readable(store, at);
     }
     store.reader.index.sources.view().check_readable(&Span::of_keyspace(SIDE).first(), at)
 }

@@ -4,11 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::api::snapshot::Snapshot;
-use crate::engine::Engine;
+use crate::engine::{Engine, branch_commits};
 use crate::merge::bases::Bases;
 use crate::merge::keys::{Keys, Scope};
 use crate::merge::rule::{MergeRule, Resolved, Values};
 use crate::read::point::ValueReader;
+use crate::types::branches::MAIN_CHAIN;
 use crate::types::error::{Result, show_key};
 use crate::types::expiry::Expiry;
 use crate::types::invalid_input::InvalidInput;
@@ -54,6 +55,15 @@ pub(crate) struct Sides {
 }
 
 impl Sides {
+    /// Fails if a base is no longer readable. Otherwise it stays so, because it is open.
+    pub(crate) fn check_bases(&self, store: &Engine) -> Result<()> {
+        let mut bases = self.bases.iter().flat_map(Bases::states);
+        bases.try_for_each(|state| {
+            let chain = state.lens().map_or(MAIN_CHAIN, |lens| lens.ancestry().chain);
+            branch_commits::check_readable(store, chain, state.at())
+        })
+    }
+
     fn get(&self, side: MergeSide) -> &Snapshot {
         match side {
             MergeSide::Base => self.bases.as_ref().map_or(&self.ours, Bases::first),
@@ -268,6 +278,10 @@ impl Stream {
         Self { store: Arc::clone(store), sides, rules, scopes, current: None, has_changes: false }
     }
 
+    pub(crate) fn sides(&self) -> &Sides {
+        &self.sides
+    }
+
     /// Whether theirs has changed a key that was passed.
     pub(crate) fn has_changes(&self) -> bool {
         self.has_changes
@@ -421,16 +435,20 @@ impl Stream {
 pub struct MergeSteps {
     /// `None` past the end.
     stream: Option<Box<Stream>>,
+    /// A conflict that was found before.
+    found: Option<Box<MergeStep>>,
     only_conflicts: bool,
 }
 
 impl MergeSteps {
     pub(crate) fn all(stream: Stream) -> Self {
-        Self { stream: Some(Box::new(stream)), only_conflicts: false }
+        Self { stream: Some(Box::new(stream)), found: None, only_conflicts: false }
     }
 
-    pub(crate) fn conflicts(stream: Stream) -> Self {
-        Self { stream: Some(Box::new(stream)), only_conflicts: true }
+    /// The conflict that a stream has found first, and those that follow.
+    pub(crate) fn conflicts(first: MergeStep, stream: Stream) -> Self {
+        let (stream, found) = (Some(Box::new(stream)), Some(Box::new(first)));
+        Self { stream, found, only_conflicts: true }
     }
 }
 
@@ -438,6 +456,9 @@ impl Iterator for MergeSteps {
     type Item = Result<MergeStep>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if let Some(found) = self.found.take() {
+            return Some(Ok(*found));
+        }
         let next = loop {
             match self.stream.as_mut()?.next(|_, _| Ok(())) {
                 Ok(Some((step, _)))

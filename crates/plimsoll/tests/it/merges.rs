@@ -109,6 +109,60 @@ fn a_merge_whose_base_another_merge_releases_begins_again() {
     assert!(crossed >= 3, "{crossed}");
 }
 
+/// Runs `merge`, of which one key is a conflict, again and again, and another merge that releases
+/// its base when it opens its first moment, its second, and so on; returns how often that happened.
+fn while_bases_are_released(merge: impl Fn(&plimsoll::BranchMerge)) -> usize {
+    for opened in 1.. {
+        let World { db, keys, .. } = world();
+        let draft = branch(&db, "draft", &db.main());
+        draft.put(&keys, "a", "0").unwrap();
+        assert!(is_merged(db.merge(&draft).run()));
+        draft.put(&keys, "a", "1").unwrap();
+        db.put(&keys, "a", "2").unwrap();
+        let (other, from, space) = (db.clone(), draft.clone(), keys.clone());
+        let merged = db.merge(&draft);
+        at_nth(Border::MomentAsked, opened, move || {
+            let rule = MergeRule::Theirs;
+            assert!(is_merged(other.merge(&from).rule(&space, rule).run()));
+            other.put(&space, "c", "2").unwrap();
+            other.compact().unwrap();
+        });
+        merge(&merged);
+        let is_over = without_pending(|| db.get(&keys, "c").unwrap().is_none());
+        forget();
+        if is_over {
+            return opened as usize - 1;
+        }
+    }
+    unreachable!("a merge opens some moments");
+}
+
+#[test]
+fn conflicts_stay_readable_when_another_merge_releases_their_base() {
+    let crossed = while_bases_are_released(|merge| match merge.run().unwrap() {
+        MergeOutcome::Conflicts(conflicts) => {
+            let conflicts: Vec<_> = conflicts.map(|step| step.unwrap()).collect();
+            assert_eq!(conflicts.len(), 1, "{conflicts:?}");
+            assert_eq!(conflicts[0].value(MergeSide::Base).unwrap().unwrap(), b"0");
+        }
+        outcome => assert!(matches!(outcome, MergeOutcome::UpToDate), "{outcome:?}"),
+    });
+    assert!(crossed >= 3, "{crossed}");
+}
+
+#[test]
+fn a_preview_is_complete_when_another_merge_releases_its_base() {
+    let crossed = while_bases_are_released(|merge| {
+        let steps: Vec<_> = merge.preview().unwrap().map(|step| step.unwrap()).collect();
+        for step in &steps {
+            assert_eq!(step.action(), MergeAction::Conflict);
+            assert_eq!(step.value(MergeSide::Base).unwrap().unwrap(), b"0");
+        }
+        assert!(steps.len() <= 1, "{steps:?}");
+    });
+    assert!(crossed >= 3, "{crossed}");
+}
+
 #[test]
 fn counters_of_branches_are_added_once() {
     let World { db, keys, .. } = world();
