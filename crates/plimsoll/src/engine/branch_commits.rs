@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::engine::Engine;
-use crate::engine::tag_commits::check_readable;
+use crate::engine::{Engine, tag_commits};
 use crate::index::sources::view::Direction;
 use crate::read::lens::Lens;
 use crate::read::span::Span;
@@ -72,7 +71,7 @@ fn create_on(
     // Before its fork, a branch is what its parent was.
     let parent = store.reader.snapshots.branches.known().seen_by(wanted, at);
     // What is readable now stays so, because the moment is open.
-    check_fork(store, parent, at)?;
+    check_readable(store, parent, at)?;
     let branches = &store.reader.snapshots.branches;
     let unused = unused_id(store, branches.known().counter().next)?;
     branches.make_room(&store.reader.budget, name)?;
@@ -268,16 +267,16 @@ fn change(store: &Arc<Engine>, plan: impl Fn(&Known, Counter, bool) -> Result<Pl
             ordered => ordered?,
         };
         // Before the wait, which may fail (`Stalled`) although the commit stays.
-        branches.changed(changes, counter, ticket.glsn());
+        branches.changed(changes, counter, ticket.glsn(), &store.reader.snapshots.tags);
         drop(changing);
         return ticket.wait().map(drop);
     }
 }
 
-/// Fails unless a chain can be read at the moment at which another one leaves it.
-fn check_fork(store: &Engine, parent: u32, at: Glsn) -> Result<()> {
-    if parent == MAIN_CHAIN {
-        return check_readable(store, at);
+/// Fails unless a chain can be read at a moment.
+pub(crate) fn check_readable(store: &Engine, chain: u32, at: Glsn) -> Result<()> {
+    if chain == MAIN_CHAIN {
+        return tag_commits::check_readable(store, at);
     }
     store.reader.index.sources.view().check_readable(&Span::of_keyspace(SIDE).first(), at)
 }

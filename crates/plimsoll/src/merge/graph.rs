@@ -65,8 +65,20 @@ impl<'a> Graph<'a> {
         theirs: State,
     ) -> Result<Vec<(State, Contained)>> {
         let (ours, theirs) = (self.contained(ours)?, self.contained(theirs)?);
+        self.newest_common(&ours, &theirs)
+    }
+
+    /// As [`Graph::common_ancestors`], of what two states, or merges of several, contain.
+    ///
+    /// # Errors
+    /// Disk errors, the budget, or corruption.
+    pub(crate) fn newest_common(
+        &mut self,
+        ours: &Contained,
+        theirs: &Contained,
+    ) -> Result<Vec<(State, Contained)>> {
         let mut common = Vec::new();
-        for (chain, at) in &ours {
+        for (chain, at) in ours {
             let Some(other) = theirs.get(chain) else { continue };
             let at = *at.min(other);
             // Up to its fork, a chain is its parent.
@@ -224,11 +236,6 @@ impl<'a> Graph<'a> {
             // The older merges of the same chain are in this one.
             from = Bound::Included(key(&merge_prefix(into, chain + 1))?);
         }
-    }
-
-    /// The lease of what was read, to keep it as long as that.
-    pub(crate) fn into_lease(self) -> Lease {
-        self.lease
     }
 
     /// A chain, to read it; `None`: main.
