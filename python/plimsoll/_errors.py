@@ -127,6 +127,24 @@ class NoKeyspace(InvalidInput):
     """
 
 
+class NotFastForward(InvalidInput):
+    """The branch of the other store has commits that the pushed branch does not contain. Pull them
+    first, or push with `force=True`.
+
+    >>> plimsoll.open(path, memory="16MiB").close()
+    >>> db = plimsoll.clone(path, path + ".copy", memory="16MiB")
+    >>> db[b"tea"] = b"3.10"
+    >>> with plimsoll.open(path, memory="16MiB") as hub:
+    ...     hub[b"cocoa"] = b"4.00"
+    >>> try:
+    ...     db.push()
+    ... except plimsoll.NotFastForward:
+    ...     glsn = db.pull().glsn
+    ...     db.push().is_up_to_date
+    False
+    """
+
+
 class ClockBehind(Error):
     """The last commit's time is ahead of this machine's clock by more than a day, so commits are
     refused. Reads continue.
@@ -313,6 +331,7 @@ __all__ = [
     "LogMismatch",
     "NoKeyspace",
     "NotAStore",
+    "NotFastForward",
     "NotKeeper",
     "NotYet",
     "OutOfBudget",

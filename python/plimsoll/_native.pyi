@@ -42,9 +42,11 @@ __all__ = [
     "MemberInfo",
     "MergeStep",
     "MergeSteps",
+    "Moved",
     "RawValueReader",
     "ReadMapping",
     "RecoverReport",
+    "Remote",
     "Rows",
     "Snapshot",
     "Tag",
@@ -58,6 +60,7 @@ __all__ = [
     "_after_fork_in_child",
     "_close_all",
     "archive",
+    "clone",
     "in_memory",
     "members",
     "open",
@@ -109,6 +112,19 @@ def open(
 ) -> Db: ...
 def in_memory(
     *, memory: _Size | None = None, retention: _Retention | None = None, compression: str | None = None
+) -> Db: ...
+def clone(
+    address: _Path,
+    path: _Path,
+    *,
+    memory: _Size | None = None,
+    durability: _Durability = "sync",
+    retention: _Retention | None = None,
+    compression: str | None = None,
+    warm: bool = True,
+    io: _Io = "auto",
+    shared: bool = False,
+    memory_total: _Size | None = None,
 ) -> Db: ...
 def members(path: _Path) -> list[MemberInfo]: ...
 def recover(
@@ -298,6 +314,14 @@ class Db(LiveMapping):
     def branches(self) -> list[BranchInfo]: ...
     def rename_branch(self, name: str, new_name: str) -> None: ...
     def delete_branch(self, name: str) -> None: ...
+    def add_remote(self, name: str, address: _Path) -> None: ...
+    def remove_remote(self, name: str) -> None: ...
+    def remotes(self) -> list[Remote]: ...
+    def fetch(self, remote: str = "origin", branch: str = "main") -> Moved: ...
+    def pull(self, remote: str = "origin", branch: str = "main") -> Moved: ...
+    def push(self, remote: _Path = "origin", branch: str = "main", *, force: bool = False) -> Moved: ...
+    def commit_id(self, glsn: int) -> str | None: ...
+    def find_commit(self, id: str) -> int | None: ...
     def revert(
         self,
         glsn: int,
@@ -412,6 +436,7 @@ class Branch(BranchMapping):
         self, function: Callable[Concatenate[Transaction, _P], _T], /, *args: _P.args, **kwargs: _P.kwargs
     ) -> _T: ...
     def log(self) -> BranchLog: ...
+    def tip(self) -> str | None: ...
     def snapshot(self) -> Snapshot: ...
     def at(self, moment: int | datetime | str) -> Snapshot: ...
     def revert(
@@ -759,6 +784,20 @@ class MemberInfo:
     def floor(self) -> int: ...
     @property
     def since(self) -> datetime: ...
+
+@final
+class Moved:
+    before: Final[str | None]
+    after: Final[str | None]
+    commits: Final[int | None]
+    glsn: Final[int | None]
+    @property
+    def is_up_to_date(self) -> bool: ...
+
+@final
+class Remote:
+    name: Final[str]
+    address: Final[str]
 
 @final
 class Tag:

@@ -16,6 +16,7 @@ use crate::moments::{When as Given, to_datetime};
 use crate::place::{OnBranch, Place, When};
 use crate::snapshot::Snapshot;
 use crate::store::Store;
+use crate::sync;
 use crate::transact::call_in_transaction;
 use crate::transaction::Transaction;
 use crate::write_mapping::{self, WriteMapping};
@@ -315,6 +316,18 @@ impl Branch {
         let branch = self.on.get()?;
         let log = py.detach(|| branch.log()).or_raise()?;
         Ok(BranchLog::new(&self.store, log))
+    }
+
+    /// The id of the newest commit that the branch contains, as 64 hexadecimal digits; `None` if
+    /// there is none. Two stores with the same commits have the same ids: see `Db.commit_id`.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> glsn = db.put(b"tea", b"3.10")
+    /// >>> draft = db.create_branch("draft")
+    /// >>> draft.tip() == db.commit_id(glsn)
+    /// True
+    fn tip(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        sync::tip_of(py, self.on.get()?)
     }
 
     fn __repr__(&self) -> PyResult<String> {

@@ -25,6 +25,7 @@ use crate::place::Place;
 use crate::snapshot::Snapshot;
 use crate::stats;
 use crate::store::Store;
+use crate::sync::{self, Address, Moved, Remote};
 use crate::tags::Tag;
 use crate::transact::call_in_transaction;
 use crate::transaction::Transaction;
@@ -514,6 +515,118 @@ impl Db {
     fn delete_branch(this: PyRef<'_, Self>, name: &str) -> PyResult<()> {
         let db = store(&this).db()?;
         this.py().detach(|| db.delete_branch(name)).or_raise()
+    }
+
+    /// Remembers the address of another store under a name: the path of its folder, or `file://`
+    /// and an absolute path. A relative path is made absolute. A name that exists gets the new
+    /// address.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.add_remote("hub", "/srv/hub")
+    /// >>> [(remote.name, remote.address) for remote in db.remotes()]
+    /// [('hub', '/srv/hub')]
+    fn add_remote(this: PyRef<'_, Self>, name: &str, address: Address) -> PyResult<()> {
+        sync::add_remote(this.py(), store(&this).db()?, name, address)
+    }
+
+    /// Forgets an address. The branches that were fetched from there stay.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> db.add_remote("hub", "/srv/hub")
+    /// >>> db.remove_remote("hub")
+    /// >>> db.remotes()
+    /// []
+    fn remove_remote(this: PyRef<'_, Self>, name: &str) -> PyResult<()> {
+        let db = store(&this).db()?;
+        this.py().detach(|| db.remove_remote(name)).or_raise()
+    }
+
+    /// The other stores whose addresses are remembered, sorted by name.
+    ///
+    /// >>> plimsoll.in_memory().remotes()
+    /// []
+    fn remotes(this: PyRef<'_, Self>) -> PyResult<Vec<Remote>> {
+        let db = store(&this).db()?;
+        let all = this.py().detach(|| db.remotes()).or_raise()?;
+        Ok(all.into_iter().map(Remote::new).collect())
+    }
+
+    /// Transfers the new commits of a branch of another store to the branch `REMOTE/BRANCH` of this
+    /// one, which is created if it does not exist, and then ends with the same commit. `remote` is a
+    /// name: see `add_remote` and `plimsoll.clone`.
+    ///
+    /// The other store is opened with a budget of its own, 32 MiB, and shared with other processes.
+    /// It must be writable, because the ids of its commits are kept in it.
+    ///
+    /// >>> with plimsoll.open(path, memory="16MiB") as hub:
+    /// ...     hub[b"tea"] = b"3.10"
+    /// >>> db = plimsoll.open(path + ".other", memory="16MiB")
+    /// >>> db.add_remote("hub", path)
+    /// >>> db.fetch("hub").commits, db.branch("hub/main")[b"tea"], b"tea" in db
+    /// (1, b'3.10', False)
+    #[pyo3(signature = (remote = "origin", branch = "main"))]
+    fn fetch(this: PyRef<'_, Self>, remote: &str, branch: &str) -> PyResult<Moved> {
+        sync::fetch(this.py(), store(&this).db()?, remote.to_owned(), branch.to_owned())
+    }
+
+    /// Fetches a branch of another store (`fetch`), and lets the branch of the same name catch up
+    /// with it; it is created if it does not exist. If both have new commits, they are merged by a
+    /// commit, whose GLSN is `Moved.glsn`. If both changed the same keys in different ways,
+    /// `MergeConflicts` is raised, and nothing is written to the branch; the fetched commits stay on
+    /// `REMOTE/BRANCH`, which `merge` merges with `rules`.
+    ///
+    /// >>> plimsoll.open(path, memory="16MiB").close()
+    /// >>> db = plimsoll.clone(path, path + ".copy", memory="16MiB")
+    /// >>> with plimsoll.open(path, memory="16MiB") as hub:
+    /// ...     hub[b"tea"] = b"3.10"
+    /// >>> db.pull().commits, db[b"tea"]
+    /// (1, b'3.10')
+    #[pyo3(signature = (remote = "origin", branch = "main"))]
+    fn pull(this: PyRef<'_, Self>, remote: &str, branch: &str) -> PyResult<Moved> {
+        sync::pull(this.py(), store(&this).db()?, remote.to_owned(), branch.to_owned())
+    }
+
+    /// Transfers the new commits of a branch to the branch of the same name of another store, which
+    /// then ends with the same commit. It is created if it does not exist. `remote` is a name, or an
+    /// address with a `/`.
+    ///
+    /// If the branch there has commits that this one does not contain, `NotFastForward` is raised:
+    /// `pull` first. With `force`, the branch there becomes equal to this one, by a new commit; its
+    /// own commits stay in its history.
+    ///
+    /// >>> plimsoll.open(path, memory="16MiB").close()
+    /// >>> db = plimsoll.clone(path, path + ".copy", memory="16MiB")
+    /// >>> db[b"tea"] = b"3.10"
+    /// >>> db.push().commits, db.push(path).is_up_to_date
+    /// (1, True)
+    #[pyo3(signature = (remote = Address::origin(), branch = "main", *, force = false))]
+    #[pyo3(text_signature = "($self, remote='origin', branch='main', *, force=False)")]
+    fn push(this: PyRef<'_, Self>, remote: Address, branch: &str, force: bool) -> PyResult<Moved> {
+        sync::push(this.py(), store(&this).db()?, remote, branch.to_owned(), force)
+    }
+
+    /// The id of a commit, as 64 hexadecimal digits: the same in every store that has the commit.
+    /// `None` if the commit changed only the store's own records, or is one of a deleted branch.
+    ///
+    /// Ids are computed when they are first asked for, of all commits since the last time, which
+    /// reads their values once. They are kept in the store, so it must be writable.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> first, second = db.put(b"tea", b"3.10"), db.put(b"tea", b"3.10")
+    /// >>> len(db.commit_id(first)), db.commit_id(first) == db.commit_id(second)
+    /// (64, False)
+    fn commit_id(this: PyRef<'_, Self>, glsn: u64) -> PyResult<Option<String>> {
+        sync::commit_id(this.py(), store(&this).db()?, glsn)
+    }
+
+    /// The GLSN that a commit has in this store, by its id; `None` if the store does not have it.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> glsn = db.put(b"tea", b"3.10")
+    /// >>> db.find_commit(db.commit_id(glsn)) == glsn, db.find_commit("0" * 64)
+    /// (True, None)
+    fn find_commit(this: PyRef<'_, Self>, id: &str) -> PyResult<Option<u64>> {
+        sync::find_commit(this.py(), store(&this).db()?, id)
     }
 
     /// Undoes what a commit did, by a new commit; the history stays. Returns the new commit's GLSN,

@@ -226,8 +226,11 @@ fn invalid_input<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     use plimsoll::InvalidInput as Input;
     let message = in_words_of_python(&input.to_string());
-    let class =
-        if matches!(input, Input::NoKeyspace { .. }) { "NoKeyspace" } else { "InvalidInput" };
+    let class = match input {
+        Input::NoKeyspace { .. } => "NoKeyspace",
+        Input::NotFastForward { .. } => "NotFastForward",
+        _ => "InvalidInput",
+    };
     let made = exception(py, class, &message)?;
     match input {
         Input::KeyTooLong { bytes, limit_bytes }
@@ -262,6 +265,24 @@ fn in_words_of_python(message: &str) -> String {
 pub(crate) fn merge_conflicts(py: Python<'_>, conflicts: MergeSteps) -> PyResult<PyErr> {
     let message = "keys of this commit were changed again since, so nothing was written; give \
                    rules that decide";
+    conflicts_with(py, message, conflicts)
+}
+
+/// The exception for the conflicts of a pull to a branch; `theirs` has the fetched commits.
+pub(crate) fn pull_conflicts(
+    py: Python<'_>,
+    branch: &str,
+    theirs: &str,
+    conflicts: MergeSteps,
+) -> PyResult<PyErr> {
+    let message = format!(
+        "branches {branch:?} and {theirs:?} changed the same keys, so nothing was written to \
+         {branch:?}; merge {theirs:?} with rules that decide (Db.merge)"
+    );
+    conflicts_with(py, &message, conflicts)
+}
+
+fn conflicts_with(py: Python<'_>, message: &str, conflicts: MergeSteps) -> PyResult<PyErr> {
     let made = exception(py, "MergeConflicts", message)?;
     made.setattr("conflicts", conflicts)?;
     Ok(PyErr::from_value(made))

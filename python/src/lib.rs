@@ -40,6 +40,7 @@ mod snapshot;
 mod span;
 mod stats;
 mod store;
+mod sync;
 mod tags;
 mod ticket;
 mod transact;
@@ -98,6 +99,8 @@ mod _native {
     use crate::snapshot::Snapshot;
     #[pymodule_export]
     use crate::store::_close_all;
+    #[pymodule_export]
+    use crate::sync::{Moved, Remote, clone};
     #[pymodule_export]
     use crate::tags::Tag;
     #[pymodule_export]

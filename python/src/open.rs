@@ -55,20 +55,9 @@ pub(crate) fn open(
     shared: bool,
     memory_total: Option<Size>,
 ) -> PyResult<Py<Db>> {
-    let mut options = options(memory, durability, retention, compression)?
-        .read_only(read_only)
-        .create(create)
-        .warm(warm)
-        .io(io_of(io)?);
-    options = options.shared(shared);
-    if let Some(Size(bytes)) = memory_total {
-        if !shared {
-            return Err(invalid(
-                "memory_total needs shared=True, because it is the budget of all processes that share the store; otherwise give memory",
-            ));
-        }
-        options = options.memory_total(bytes);
-    }
+    let given =
+        Given { memory, durability, retention, compression, warm, io, shared, memory_total };
+    let options = options(given)?.read_only(read_only).create(create);
     // So that the folder stays the same if the process changes its working directory.
     let path = std::path::absolute(&path.0)?;
     let folder = path.clone();
@@ -93,12 +82,40 @@ pub(crate) fn in_memory(
     compression: Option<Compresses>,
 ) -> PyResult<Py<Db>> {
     const MEMORY: Size = Size(16 << 20);
-    let options = options(memory.or(Some(MEMORY)), "sync", retention, compression)?;
+    let options = basic(memory.or(Some(MEMORY)), "sync", retention, compression)?;
     let engine = py.detach(|| Engine::in_memory(options)).or_raise()?;
     Db::new(py, Store::new(engine, PathBuf::new(), false)?)
 }
 
-fn options(
+/// The keywords of functions that open a store for writing.
+pub(crate) struct Given<'a> {
+    pub(crate) memory: Option<Size>,
+    pub(crate) durability: &'a str,
+    pub(crate) retention: Option<Keeps>,
+    pub(crate) compression: Option<Compresses>,
+    pub(crate) warm: bool,
+    pub(crate) io: &'a str,
+    pub(crate) shared: bool,
+    pub(crate) memory_total: Option<Size>,
+}
+
+/// The options that keywords mean.
+pub(crate) fn options(given: Given<'_>) -> PyResult<Options> {
+    let Given { memory, durability, retention, compression, shared, .. } = given;
+    let options = basic(memory, durability, retention, compression)?
+        .warm(given.warm)
+        .io(io_of(given.io)?)
+        .shared(shared);
+    match given.memory_total {
+        None => Ok(options),
+        Some(Size(bytes)) if shared => Ok(options.memory_total(bytes)),
+        Some(_) => Err(invalid(
+            "memory_total needs shared=True, because it is the budget of all processes that share the store; otherwise give memory",
+        )),
+    }
+}
+
+fn basic(
     memory: Option<Size>,
     durability: &str,
     retention: Option<Keeps>,

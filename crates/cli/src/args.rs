@@ -7,10 +7,12 @@ mod care;
 mod cursors;
 mod dump;
 mod expiry;
+mod log;
 #[cfg(feature = "replay")]
 mod replay;
 mod scripts;
 mod state_hash;
+mod sync;
 mod tags;
 mod undo;
 mod updates;
@@ -25,13 +27,12 @@ use clap::{
     Args, Command as ClapCommand, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
 };
 use clap_complete::Shell as CompletedShell;
-use jiff::Timestamp;
 
 use crate::bytes::key_bytes;
 use crate::duration::parse_duration;
 use crate::exit::Failure;
-use crate::moment::{At, MAIN, parse_at, parse_only_time};
-use crate::number::{parse_count, parse_glsn, parse_stream};
+use crate::moment::{At, MAIN, parse_at};
+use crate::number::parse_count;
 use crate::output::Colour;
 use crate::size::parse_size;
 
@@ -42,10 +43,12 @@ pub(crate) use self::care::{Backup, Recover, Verify};
 pub(crate) use self::cursors::{Cursor, CursorAdvance, CursorCreate, CursorDrop};
 pub(crate) use self::dump::{Dump, Restore};
 pub(crate) use self::expiry::{Expire, Persist, Ttl};
+pub(crate) use self::log::Log;
 #[cfg(feature = "replay")]
 pub(crate) use self::replay::Replay;
 pub(crate) use self::scripts::{Batch, Shell};
 pub(crate) use self::state_hash::StateHash;
+pub(crate) use self::sync::{CloneStore, Fetch, Pull, Push, Remote, RemoteAdd, RemoteRemove};
 pub(crate) use self::tags::{Tag, TagCreate, TagDelete};
 pub(crate) use self::undo::{CherryPick, Merge, Reset, Revert, Rule};
 pub(crate) use self::updates::{Add, Append, Cas};
@@ -72,8 +75,8 @@ Exit codes:
   other commands
 
 Commands that only read (get, scan, count, history, log, diff, watch, stat, verify, backup, \
-archive, dump, warm, keyspace list, cursor list, branch list, tag list, shell --read-only, revert \
---preview, reset --preview) work while another process writes. Those that write share the store \
+archive, dump, warm, keyspace list, cursor list, branch list, tag list, remote list, shell --read-only, \
+revert --preview, reset --preview) work while another process writes. Those that write share the store \
 with each other, and with programs that open it shared; recover needs it for itself, and restore \
 makes a new one. replay opens no store.";
 
@@ -211,6 +214,17 @@ pub(crate) enum Command {
     /// List, create and delete tags: named moments that stay readable
     #[command(subcommand)]
     Tag(Tag),
+    /// Make a store with the commits of another one, to exchange commits with it
+    Clone(CloneStore),
+    /// Transfer new commits of a branch of another store, without merging them
+    Fetch(Fetch),
+    /// Fetch a branch of another store, and merge it into the branch of the same name
+    Pull(Pull),
+    /// Transfer new commits of a branch to another store
+    Push(Push),
+    /// List, add and remove the addresses of other stores
+    #[command(subcommand)]
+    Remote(Remote),
     /// List every version of a key, newest first
     History(History),
     /// List what changed between two moments
@@ -504,86 +518,6 @@ pub(crate) struct Diff {
     pub(crate) prefix: Option<OsString>,
     #[command(flatten)]
     pub(crate) on: OnBranch,
-    #[command(flatten)]
-    pub(crate) keys: Keys,
-}
-
-#[derive(Args, Debug)]
-#[command(after_help = "\
-One line per entry, newest first: GLSN, time, commit or stream, number of operations or bytes, \
-and a summary of a transaction's \
-metadata (of an imported Git commit: id, author, subject) or the payload. The time of an imported \
-commit is its committer's; with \
---json, \"stored\" is the time of its import. With --ops, each operation follows on its own line: \
-+ or -, keyspace, \
-bytes, key. The deletion of a range has its first key and, behind it, its end; in a pipe its sign \
-is --, in JSON its op is delete_range.
-
---since and --until take times as `get --at` does. If committers' times go back, both work as in \
-git log: --since \
-stops at the last commit that is older, --until skips every commit that is newer.
-
-With --cursor, printing starts at the cursor, oldest entry first, and the cursor advances past \
-the entries once they are written to standard output. If the command is killed before that, the \
-cursor stays and the next run prints these entries again: each entry is \
-printed at least once. The log is not trimmed past a cursor (`plimsoll cursor`). Moving a cursor \
-is a commit: with --follow, if a process has the store \
-for itself, entries are printed, and the cursor advances when that process closes it. \
-Commits that only advance cursors are not shown.
-
-With --branch, prints the commits of the branch, then those of its ancestors up to the forks.
-
-Examples:
-  plimsoll log demo.plimsoll --limit 20
-  plimsoll log demo.plimsoll --branch draft --ops
-  plimsoll log demo.plimsoll --since \"2 weeks ago\"
-  plimsoll log demo.plimsoll --key README.md --until 2024-01-31
-  plimsoll log demo.plimsoll --reverse --from 100 --ops --json
-  plimsoll log demo.plimsoll --follow
-  plimsoll log demo.plimsoll --follow --cursor mailer --ops --json")]
-pub(crate) struct Log {
-    /// Store
-    pub(crate) store: PathBuf,
-    /// First GLSN [default: the oldest; with --follow: that of the next entry]
-    #[arg(long, value_name = "GLSN", value_parser = parse_glsn)]
-    pub(crate) from: Option<u64>,
-    /// Last GLSN
-    #[arg(long, value_name = "GLSN", value_parser = parse_glsn)]
-    pub(crate) to: Option<u64>,
-    /// Only entries of this time or later
-    #[arg(long, value_name = "TIME", value_parser = parse_only_time)]
-    pub(crate) since: Option<Timestamp>,
-    /// Only entries up to this time
-    #[arg(long, value_name = "TIME", value_parser = parse_only_time)]
-    pub(crate) until: Option<Timestamp>,
-    /// Only commits that put or deleted this key (as far as its versions are retained)
-    #[arg(long, value_name = "KEY", conflicts_with = "stream")]
-    pub(crate) key: Option<OsString>,
-    /// Only this stream; transactions are stream 0
-    #[arg(long, value_name = "NUMBER", value_parser = parse_stream)]
-    pub(crate) stream: Option<u32>,
-    /// Print at most this many
-    #[arg(long, value_name = "COUNT", value_parser = parse_count)]
-    pub(crate) limit: Option<u64>,
-    /// Oldest first
-    #[arg(long)]
-    pub(crate) reverse: bool,
-    /// Wait for new entries, oldest first; ends with Ctrl-C
-    #[arg(long, conflicts_with_all = ["to", "until", "reverse"])]
-    pub(crate) follow: bool,
-    /// Start at this cursor and move it past the printed entries; created at --from if it does not
-    /// exist
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["to", "since", "until", "reverse"])]
-    pub(crate) cursor: Option<String>,
-    /// Show each operation of a transaction
-    #[arg(long)]
-    pub(crate) ops: bool,
-    /// Skip damaged data, report it on standard error, and exit with code 4
-    #[arg(long, conflicts_with = "follow")]
-    pub(crate) skip_damaged: bool,
-    /// Only commits that this branch contains [default: the entries of all branches]
-    #[arg(long, value_name = "BRANCH", conflicts_with = "stream")]
-    pub(crate) branch: Option<String>,
     #[command(flatten)]
     pub(crate) keys: Keys,
 }

@@ -20,6 +20,7 @@ mod load;
 mod log;
 mod put;
 mod recover;
+mod remote;
 #[cfg(feature = "replay")]
 mod replay;
 mod report;
@@ -30,6 +31,7 @@ mod shell;
 mod shown_change;
 mod stat;
 mod state_hash;
+mod sync;
 pub(crate) mod tag;
 mod trim;
 mod undo;
@@ -65,6 +67,11 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::Cursor(args) => cursor::run(globals, &args, output),
         Command::Branch(args) => branch::run(globals, &args, output),
         Command::Tag(args) => tag::run(globals, &args, output),
+        Command::Clone(args) => sync::clone(globals, &args, output),
+        Command::Fetch(args) => sync::fetch(globals, &args, output),
+        Command::Pull(args) => sync::pull(globals, &args, output),
+        Command::Push(args) => sync::push(globals, &args, output),
+        Command::Remote(args) => remote::run(globals, &args, output),
         Command::History(args) => history::run(globals, args, output),
         Command::Diff(args) => diff::run(globals, args, output),
         Command::Merge(args) => undo::merge(globals, &args, output),

@@ -8,7 +8,7 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-use plimsoll::{Error, MemoryKind};
+use plimsoll::{Error, InvalidInput, MemoryKind};
 
 /// The exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +143,9 @@ impl From<Error> for Failure {
 
 fn code(error: &Error) -> Exit {
     match error {
-        Error::Conflict { .. } => Exit::Conflict,
+        Error::Conflict { .. } | Error::InvalidInput(InvalidInput::BranchMoved { .. }) => {
+            Exit::Conflict
+        }
         Error::Trimmed { .. }
         | Error::TimeTrimmed { .. }
         | Error::Future { .. }
@@ -244,6 +246,17 @@ fn advice(error: &Error) -> Option<&'static str> {
              alone fills the disk, `plimsoll trim STORE --until newest` frees its log (it needs a \
              few MiB to start); `plimsoll log` then no longer lists earlier commits.",
         ),
+        Error::InvalidInput(InvalidInput::NotFastForward { .. }) => Some(
+            "`plimsoll pull` merges them into the branch of this store; `plimsoll push --force` \
+             replaces the state there, and keeps its commits in the history.",
+        ),
+        Error::InvalidInput(InvalidInput::HistoryTrimmed { .. }) => Some(
+            "`plimsoll backup` copies a store with what is left of its history; a store that is \
+             to exchange commits with others keeps its log until they have them.",
+        ),
+        Error::InvalidInput(InvalidInput::CloneTarget { .. }) => {
+            Some("`plimsoll pull STORE` continues an interrupted clone.")
+        }
         Error::Io { kind: io::ErrorKind::ReadOnlyFilesystem, .. } => Some(
             "Read-only commands work there; to write, copy the store to a writable file system.",
         ),
@@ -273,6 +286,8 @@ mod tests {
             (Error::NotAStore { path: "x".into(), what: String::new() }, Exit::Store),
             (Error::Corrupt { file: None, glsn: None, message: String::new() }, Exit::Corrupt),
             (Error::Conflict { key: vec![], at: Glsn(1), by: Glsn(2) }, Exit::Conflict),
+            (InvalidInput::BranchMoved { name: "main".into() }.into(), Exit::Conflict),
+            (InvalidInput::NotFastForward { branch: "main".into() }.into(), Exit::Usage),
             (
                 Error::Io {
                     kind: io::ErrorKind::StorageFull,

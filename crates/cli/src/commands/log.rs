@@ -7,7 +7,7 @@ mod follow;
 mod glsns;
 
 use jiff::{SignedDuration, Timestamp};
-use plimsoll::{Db, Error, Glsn};
+use plimsoll::{Db, Durability, Error, Glsn};
 
 use crate::args::{Globals, Log};
 use crate::branches::Followed;
@@ -29,7 +29,11 @@ pub(crate) fn run(globals: &Globals, args: Log, output: &mut Output) -> Outcome 
     if let Some(name) = walk.args.cursor.clone() {
         return cursor::run(globals, &name, &mut walk, output);
     }
-    let db = store::open_to_read(globals, &walk.args.store)?;
+    // Ids are computed when they are first asked for, and kept in the store.
+    let db = match walk.args.ids {
+        true => store::open_to_write(globals, &walk.args.store, false, Durability::Sync)?,
+        false => store::open_to_read(globals, &walk.args.store)?,
+    };
     walk.print_all(&db, output)
 }
 
@@ -59,6 +63,7 @@ impl Walk {
         let key = args.keys.optional(args.key.take())?;
         let left = args.limit.unwrap_or(u64::MAX);
         let printer = Printer::new(args.ops, args.keys.hex, args.until, output);
+        let printer = if args.ids { printer.show_ids() } else { printer };
         let printer = if args.cursor.is_some() { printer.skip_cursors() } else { printer };
         let followed = args.branch.as_deref().map(|name| Followed::new(Some(name)));
         let (last, skipped, is_deleted) = (0, 0, false);

@@ -127,13 +127,21 @@ pub(crate) fn cherry_pick(globals: &Globals, args: &CherryPick, output: &mut Out
 
 /// Reports conflicts, of which `what` is the cause.
 fn conflicts(conflicts: MergeSteps, what: &str, output: &mut Output) -> Outcome {
+    let advice = "To decide, use --rule KEYSPACE=RULE with ours, theirs, newest, counter, text, \
+                  json or json-set.";
+    conflicts_with_advice(conflicts, &format!("{what}; nothing was written"), advice, output)
+}
+
+/// Reports conflicts: what is known of them, and how to decide them.
+pub(crate) fn conflicts_with_advice(
+    conflicts: MergeSteps,
+    what: &str,
+    advice: &str,
+    output: &mut Output,
+) -> Outcome {
     let count = print(conflicts, output)?;
     output.flush()?;
-    say(format_args!(
-        "{}: {what}; nothing was written\nTo decide, use --rule KEYSPACE=RULE with ours, theirs, \
-         newest, counter, text, json or json-set.",
-        count_of(count, "conflict", "conflicts")
-    ));
+    say(format_args!("{}: {what}\n{advice}", count_of(count, "conflict", "conflicts")));
     Ok(Exit::No)
 }
 

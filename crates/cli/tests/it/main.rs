@@ -42,6 +42,7 @@ mod repository;
 mod run;
 mod shell;
 mod signals;
+mod sync;
 mod tags;
 mod terminal;
 mod together;

@@ -1,12 +1,13 @@
 //! One log entry per line: a transaction with its metadata, or a payload of a stream.
 
 use jiff::Timestamp;
-use plimsoll::{Branch, Change, Commit, Db, Error, Glsn, LogEntry};
+use plimsoll::{Branch, Change, Commit, CommitId, Db, Error, Glsn, LogEntry};
 use serde_json::{Map, Value, json};
 
 use crate::about::About;
 use crate::bytes::{preview, put_json, shorten, show_bytes, show_key};
 use crate::commands::shown_change::{deleted_range_end, op_of, put_keys, show_keys};
+use crate::commands::sync::{DIGITS, short};
 use crate::exit::Failure;
 use crate::output::{Output, Reader, Style};
 use crate::size::{count_of, show_size};
@@ -35,6 +36,13 @@ impl Wanted {
     }
 }
 
+/// An entry's GLSN, the id of its commit, and its time.
+struct Place {
+    glsn: u64,
+    id: Option<CommitId>,
+    time: Timestamp,
+}
+
 /// Prints entries.
 pub(super) struct Printer {
     ops: bool,
@@ -43,18 +51,25 @@ pub(super) struct Printer {
     until: Option<Timestamp>,
     /// Skip commits that only advance cursors.
     skip_cursors: bool,
+    /// Show the ids of commits.
+    ids: bool,
     width: usize,
 }
 
 impl Printer {
     /// `ops`: print each operation; `hex`: print keys as hexadecimal digits.
     pub(super) fn new(ops: bool, hex: bool, until: Option<Timestamp>, output: &Output) -> Self {
-        Self { ops, hex, until, skip_cursors: false, width: output.width() }
+        Self { ops, hex, until, skip_cursors: false, ids: false, width: output.width() }
     }
 
     /// Skips commits that only advance cursors.
     pub(super) fn skip_cursors(self) -> Self {
         Self { skip_cursors: true, ..self }
+    }
+
+    /// Shows the ids of commits.
+    pub(super) fn show_ids(self) -> Self {
+        Self { ids: true, ..self }
     }
 
     /// Prints an entry, if it is wanted. Returns false if it is skipped.
@@ -79,7 +94,8 @@ impl Printer {
                 let about = About::of(metadata);
                 let wanted = wanted(about.time(commit.time()));
                 if wanted {
-                    self.print_commit(&commit, metadata, &about, output)?;
+                    let id = if self.ids { db.commit_id(commit.glsn())? } else { None };
+                    self.print_commit(&commit, id, metadata, &about, output)?;
                 }
                 Ok(wanted)
             }
@@ -97,23 +113,28 @@ impl Printer {
     fn print_commit(
         &self,
         commit: &Commit,
+        id: Option<CommitId>,
         metadata: &[u8],
         about: &About,
         output: &mut Output,
     ) -> Result<(), Failure> {
         if output.reader() == Reader::Json {
-            return self.print_commit_json(commit, metadata, about, output);
+            return self.print_commit_json(commit, id, metadata, about, output);
         }
         let (mut operations, mut first, mut on) = (0, String::new(), String::new());
+        let mut is_own = true;
         let own = match commit {
             commit if commit.moves_cursor()? => "cursor",
             commit if commit.changes_tag()? => "tag",
             commit if commit.changes_branch()? => "branch",
+            commit if commit.records_ids()? => "ids",
             _ => "keyspace",
         };
         for change in commit.changes()? {
             let change = change?;
-            if operations == 0 {
+            // The record of a commit from another store stands before its changes.
+            if operations == 0 || is_own && change.keyspace().is_some() {
+                is_own = change.keyspace().is_none();
                 first = self.gist(&change, own);
                 on = change.branch().map_or(on, |branch| format!("branch {branch}: "));
             }
@@ -130,7 +151,8 @@ impl Printer {
         }
         let operations = count_of(operations, "op", "ops");
         let time = about.time(commit.time());
-        self.line(commit.glsn().0, time, "commit", &operations, &summary, output)?;
+        let place = Place { glsn: commit.glsn().0, id, time };
+        self.line(&place, "commit", &operations, &summary, output)?;
         if self.ops {
             for change in commit.changes()? {
                 self.print_op(&change?, output)?;
@@ -154,6 +176,7 @@ impl Printer {
     fn print_commit_json(
         &self,
         commit: &Commit,
+        id: Option<CommitId>,
         metadata: &[u8],
         about: &About,
         output: &mut Output,
@@ -161,6 +184,9 @@ impl Printer {
         let mut object = head(commit.glsn().0, 0, about.time(commit.time()));
         if about.has_time() {
             object.insert("stored".to_owned(), show_time(of_system(commit.time())).into());
+        }
+        if self.ids {
+            object.insert("id".to_owned(), id.map(|id| id.to_string()).into());
         }
         object.insert("read_at".to_owned(), commit.read_at().0.into());
         // All changes of a commit are on one branch. Changes that cannot be read are no error here.
@@ -197,13 +223,12 @@ impl Printer {
     /// A damaged entry whose content is lost.
     fn print_dropped(&self, glsn: u64, output: &mut Output) -> Result<(), Failure> {
         let what = "is lost: it was damaged when the store was recovered";
-        let number = glsn.to_string();
         match output.reader() {
             Reader::Json => output.json(
                 &json!({ "glsn": glsn, "dropped": true }).as_object().cloned().unwrap_or_default(),
             ),
             Reader::Pipe => {
-                output.fields(&[number.as_bytes(), b"", b"dropped", b"", what.as_bytes()])
+                self.fields(glsn, None, &[b"", b"dropped", b"", what.as_bytes()], output)
             }
             Reader::People => output.line(&format!("{glsn:>8}  {what}")),
         }
@@ -217,59 +242,64 @@ impl Printer {
                 output.json(&object)
             }
             Reader::Pipe => {
-                let (glsn, time) = (entry.glsn.to_string(), show_time(of_system(entry.time)));
+                let time = show_time(of_system(entry.time));
                 let (kind, bytes) =
                     (format!("stream {}", entry.stream), entry.payload().len().to_string());
-                output.fields(&[
-                    glsn.as_bytes(),
-                    time.as_bytes(),
-                    kind.as_bytes(),
-                    bytes.as_bytes(),
-                    entry.payload(),
-                ])
+                let rest = [time.as_bytes(), kind.as_bytes(), bytes.as_bytes(), entry.payload()];
+                self.fields(entry.glsn.0, None, &rest, output)
             }
             Reader::People => {
                 let size = show_size(entry.payload().len() as u64);
                 let shown =
                     preview(entry.payload(), entry.payload().len() as u64, self.width.max(80));
-                self.line(
-                    entry.glsn.0,
-                    of_system(entry.time),
-                    &format!("stream {}", entry.stream),
-                    &size,
-                    &shown,
-                    output,
-                )
+                let place = Place { glsn: entry.glsn.0, id: None, time: of_system(entry.time) };
+                self.line(&place, &format!("stream {}", entry.stream), &size, &shown, output)
             }
         }
     }
 
     fn line(
         &self,
-        glsn: u64,
-        time: Timestamp,
+        place: &Place,
         kind: &str,
         size: &str,
         rest: &str,
         output: &mut Output,
     ) -> Result<(), Failure> {
-        let time = show_time(time);
+        let time = show_time(place.time);
         if output.reader() == Reader::Pipe {
-            let glsn = glsn.to_string();
             let size = size.split(' ').next().unwrap_or_default().replace(',', "");
-            return output.fields(&[
-                glsn.as_bytes(),
-                time.as_bytes(),
-                kind.as_bytes(),
-                size.as_bytes(),
-                rest.as_bytes(),
-            ]);
+            let rest = [time.as_bytes(), kind.as_bytes(), size.as_bytes(), rest.as_bytes()];
+            return self.fields(place.glsn, place.id, &rest, output);
         }
-        let left = self.width.saturating_sub(8 + 2 + 27 + 2 + 10 + 2 + 10 + 2).max(30);
+        let id = match (self.ids, place.id) {
+            (false, _) => String::new(),
+            (true, id) => {
+                format!("{:<width$}  ", id.map_or_else(String::new, short), width = DIGITS)
+            }
+        };
+        let left = self.width.saturating_sub(8 + 2 + id.len() + 27 + 2 + 10 + 2 + 10 + 2).max(30);
         let rest = shorten(rest, left);
-        let time = output.paint(Style::Faint, &time);
-        let kind = format!("{kind:<10}");
-        output.line(&format!("{glsn:>8}  {time}  {kind}  {size:>10}  {rest}"))
+        let (id, time) = (output.paint(Style::Changed, &id), output.paint(Style::Faint, &time));
+        let (kind, glsn) = (format!("{kind:<10}"), place.glsn);
+        output.line(&format!("{glsn:>8}  {id}{time}  {kind}  {size:>10}  {rest}"))
+    }
+
+    /// A line for a pipe: the GLSN, the id if ids are shown, and other fields.
+    fn fields(
+        &self,
+        glsn: u64,
+        id: Option<CommitId>,
+        rest: &[&[u8]],
+        output: &mut Output,
+    ) -> Result<(), Failure> {
+        let (glsn, id) = (glsn.to_string(), id.map_or_else(String::new, |id| id.to_string()));
+        let mut fields = vec![glsn.as_bytes()];
+        if self.ids {
+            fields.push(id.as_bytes());
+        }
+        fields.extend_from_slice(rest);
+        output.fields(&fields)
     }
 
     fn print_op(&self, change: &Change, output: &mut Output) -> Result<(), Failure> {

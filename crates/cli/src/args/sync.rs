@@ -1,0 +1,166 @@
+//! The command line of `clone`, `fetch`, `pull`, `push` and `remote`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The clone has the commits of the other store, with their ids: main with its history, and each \
+other branch as origin/NAME; `plimsoll pull STORE origin NAME` makes a branch NAME of it. The \
+settings of keyspaces are copied; tags, cursors and streams are not. The address is remembered as \
+origin. If the command is interrupted, `plimsoll pull STORE` continues it.
+
+Prints one line per branch: its name and the id of its last commit (a pipe gets them \
+tab-separated, and the id with all its digits). --json prints an object for each, with \"branch\" \
+and \"tip\".
+
+An address is the path of a store's folder, or file:// and the absolute path. The other store must \
+be writable, because the ids of its commits are kept there. It may be open in other processes that \
+share it. The command takes 32 MiB of memory for it, beside --memory.
+
+Examples:
+  plimsoll clone /srv/hub.plimsoll demo.plimsoll
+  plimsoll clone file:///srv/hub.plimsoll demo.plimsoll --json")]
+pub(crate) struct CloneStore {
+    /// Address of the other store
+    pub(crate) address: String,
+    /// New store; a path that does not exist, or an empty folder
+    pub(crate) store: PathBuf,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The commits are transferred to the branch REMOTE/BRANCH of STORE, e.g. origin/main, which then \
+ends with the same commit as the branch there. Read it with --branch origin/main, compare it with \
+`plimsoll diff STORE main..origin/main`, merge it with `plimsoll merge STORE origin/main`.
+
+Prints the branch, the commits that it ended with before and ends with now, and the number of \
+transferred commits; a pipe gets the four tab-separated, and whole ids (empty: no commit). --json \
+prints {\"branch\", \"from\", \"to\", \"commits\"}. If the command is interrupted, the next one \
+continues it.
+
+Examples:
+  plimsoll fetch demo.plimsoll
+  plimsoll fetch demo.plimsoll origin draft")]
+pub(crate) struct Fetch {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Name of the other store (see `plimsoll remote`)
+    #[arg(default_value = "origin")]
+    pub(crate) remote: String,
+    /// Branch of the other store
+    #[arg(default_value = "main")]
+    pub(crate) branch: String,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+If the branch here has no commits of its own, it gets those of the other store, and then ends with \
+the same commit. A branch that does not exist here is created. If both branches have new commits, \
+they are merged by a new commit. A key that both changed in different ways is a conflict. If there \
+is one, nothing is written to the branch, the exit code is 1, and every conflict is printed as \
+`plimsoll merge` does; the fetched commits stay on the branch REMOTE/BRANCH, so that `plimsoll \
+merge STORE REMOTE/BRANCH --into BRANCH --rule KEYSPACE=RULE` decides.
+
+Prints the branch, the commits that it ended with before and ends with now, and the number of \
+transferred commits, or the GLSN of the merge. A pipe gets these fields, tab-separated: branch, \
+id before, id after, transferred commits (empty for a merge), GLSN of the merge (empty without \
+one). --json prints {\"branch\", \"from\", \"to\", \"commits\", \"glsn\"}.
+
+Examples:
+  plimsoll pull demo.plimsoll
+  plimsoll pull demo.plimsoll origin draft")]
+pub(crate) struct Pull {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Name of the other store (see `plimsoll remote`)
+    #[arg(default_value = "origin")]
+    pub(crate) remote: String,
+    /// Branch of the other store, and of this one
+    #[arg(default_value = "main")]
+    pub(crate) branch: String,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The branch of the same name of the other store gets the commits that it lacks, and then ends with \
+the same commit. It is created if it does not exist. If it has commits that this one does not \
+contain, the push is refused: pull them first. --force makes that branch equal to this one, by a \
+new commit there; its own commits stay in its history.
+
+Prints the branch, the commits that it ended with before and ends with now, and the number of \
+transferred commits, as `plimsoll fetch` does. Tags, cursors, streams and the settings of \
+keyspaces are not transferred. The drop of a keyspace arrives as the deletion of its keys on main.
+
+Examples:
+  plimsoll push demo.plimsoll
+  plimsoll push demo.plimsoll origin draft
+  plimsoll push demo.plimsoll /mnt/stick/copy.plimsoll
+  plimsoll push demo.plimsoll origin main --force")]
+pub(crate) struct Push {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Name of the other store (see `plimsoll remote`), or its address with a `/`
+    #[arg(default_value = "origin")]
+    pub(crate) remote: String,
+    /// Branch of this store, and of the other one
+    #[arg(default_value = "main")]
+    pub(crate) branch: String,
+    /// Push also if the branch there has commits that this one does not contain
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Remote {
+    /// Remember the address of another store under a name
+    Add(RemoteAdd),
+    /// List the names and addresses of other stores
+    List(RemoteList),
+    /// Forget an address; the branches that were fetched from there stay
+    Remove(RemoteRemove),
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+An address is the path of a store's folder, or file:// and the absolute path. A relative path is \
+made absolute. The store there is opened only by `fetch`, `pull` and `push`. A name that exists \
+gets the new address.
+
+A name has no `/`, and follows the rules of `plimsoll branch create`, because the branches that \
+are fetched from there are named NAME/BRANCH.
+
+Examples:
+  plimsoll remote add demo.plimsoll hub /srv/hub.plimsoll
+  plimsoll remote add demo.plimsoll stick ../stick/demo.plimsoll")]
+pub(crate) struct RemoteAdd {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Name of the other store
+    pub(crate) name: String,
+    /// Its address
+    pub(crate) address: String,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+A pipe gets one line per store: name, tab, address.
+
+Examples:
+  plimsoll remote list demo.plimsoll")]
+pub(crate) struct RemoteList {
+    /// Store
+    pub(crate) store: PathBuf,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  plimsoll remote remove demo.plimsoll hub")]
+pub(crate) struct RemoteRemove {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Name of the other store
+    pub(crate) name: String,
+}

@@ -1,0 +1,200 @@
+"""Clones, fetches, pulls and pushes between two stores, and ids of commits."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import plimsoll
+
+
+@pytest.fixture
+def hub(path: str) -> str:
+    """The path of a store with branch draft."""
+    with plimsoll.open(path, memory="16MiB") as db:
+        db[b"tea"] = b"3.00"
+        db.create_branch("draft")[b"cocoa"] = b"4.00"
+    return path
+
+
+@pytest.fixture
+def ada(hub: str) -> Iterator[plimsoll.Db]:
+    """A clone of it."""
+    with plimsoll.clone(hub, f"{hub}.ada", memory="16MiB") as db:
+        yield db
+
+
+def change(hub: str, key: bytes, value: bytes) -> str | None:
+    """Changes a key of the hub; returns the id of the commit."""
+    with plimsoll.open(hub, memory="16MiB") as db:
+        return db.commit_id(db.put(key, value))
+
+
+def tips(hub: str) -> dict[str, str | None]:
+    """The last commit of each branch."""
+    with plimsoll.open(hub, memory="16MiB") as db:
+        return {name: db.branch(name).tip() for name in ["main", *(it.name for it in db.branches())]}
+
+
+def test_a_clone_has_all_branches_and_the_same_ids(hub, ada):
+    assert dict(ada) == {b"tea": b"3.00"}
+    assert dict(ada.branch("origin/draft")) == {b"cocoa": b"4.00", b"tea": b"3.00"}
+    there = tips(hub)
+    assert ada.main.tip() == there["main"]
+    assert ada.branch("origin/draft").tip() == there["draft"]
+    (origin,) = ada.remotes()
+    assert (origin.name, origin.address) == ("origin", hub)
+    assert repr(origin) == f'<plimsoll remote "origin" at "{hub}">'
+    with plimsoll.clone(
+        f"file://{hub}", Path(hub + ".eve"), memory="16MiB", shared=True, durability="buffered"
+    ) as eve:
+        assert eve.main.tip() == there["main"]
+    with pytest.raises(plimsoll.InvalidInput, match="is not empty"):
+        plimsoll.clone(hub, hub + ".eve", memory="16MiB")
+    with pytest.raises(plimsoll.NotAStore):
+        plimsoll.clone(hub + ".none", hub + ".x", memory="16MiB")
+    with pytest.raises(plimsoll.InvalidInput, match="not the address"):
+        plimsoll.clone("s3://bucket/hub", hub + ".x", memory="16MiB")
+    with pytest.raises(plimsoll.InvalidInput, match="memory_total needs shared"):
+        plimsoll.clone(hub, hub + ".x", memory_total="16MiB")
+    assert not os.path.exists(hub + ".x")
+
+
+def test_a_push_transfers_commits_and_is_refused_if_there_are_others(hub, ada):
+    first = ada.put(b"milk", b"1.00")
+    before = ada.branch("origin/main").tip()
+    moved = ada.push()
+    assert (moved.before, moved.after, moved.commits) == (before, ada.commit_id(first), 1)
+    assert moved.glsn is None and not moved.is_up_to_date
+    assert ada.push("origin", "main").is_up_to_date
+    theirs = change(hub, b"milk", b"1.20")
+    ada[b"tea"] = b"3.10"
+    with pytest.raises(plimsoll.NotFastForward, match="does not contain") as refused:
+        ada.push()
+    assert isinstance(refused.value, ValueError)
+    forced = ada.push(force=True)
+    assert (forced.before, forced.after) == (theirs, ada.main.tip())
+    with plimsoll.open(hub, memory="16MiB") as db:
+        assert dict(db) == dict(ada)
+        assert db.main.tip() == ada.main.tip()
+        assert len(list(db.history(b"milk"))) == 3, "the replaced version stays"
+    ada.create_branch("new")[b"tea"] = b"3.20"
+    assert ada.push(branch="new").before is None
+    assert tips(hub)["new"] == ada.branch("new").tip()
+    with pytest.raises(plimsoll.InvalidInput, match="no branch"):
+        ada.push("origin", "none")
+
+
+def test_a_pull_catches_up_or_merges(hub, ada):
+    theirs = change(hub, b"milk", b"1.00")
+    moved = ada.pull()
+    assert (moved.after, moved.commits, moved.glsn) == (theirs, 1, None)
+    assert ada.main.tip() == theirs
+    again = ada.pull("origin", "main")
+    assert again.is_up_to_date and (again.after, again.commits) == (theirs, 0)
+
+    theirs = change(hub, b"milk", b"1.10")
+    ours = ada.commit_id(ada.put(b"tea", b"3.10"))
+    fetched = ada.fetch()
+    assert (fetched.after, fetched.commits, ada[b"milk"]) == (theirs, 1, b"1.00")
+    merged = ada.pull()
+    assert (merged.before, merged.after) == (ours, ada.main.tip())
+    assert merged.glsn is not None and ada.commit_id(merged.glsn) == merged.after
+    assert merged.commits is None and f"merge {merged.glsn}" in repr(merged)
+    assert dict(ada) == {b"milk": b"1.10", b"tea": b"3.10"}
+    ada.push()
+    assert tips(hub)["main"] == ada.main.tip()
+    ada.pull(branch="draft")
+    assert ada.branch("draft").tip() == tips(hub)["draft"]
+    with pytest.raises(plimsoll.InvalidInput, match="no branch"):
+        ada.fetch("origin", "none")
+
+
+def test_conflicts_of_a_pull_are_raised_and_decided_by_a_merge(hub, ada):
+    change(hub, b"tea", b"2.50")
+    ada[b"tea"] = b"3.10"
+    before = ada.main.tip()
+    with pytest.raises(plimsoll.MergeConflicts, match='merge "origin/main"') as raised:
+        ada.pull()
+    (conflict,) = raised.value.conflicts
+    assert (conflict.base(), conflict.ours(), conflict.theirs()) == (b"3.00", b"3.10", b"2.50")
+    assert ada.main.tip() == before
+    ada.merge("origin/main", rules={"default": "theirs"})
+    assert ada.pull().is_up_to_date
+    ada.push()
+    assert ada[b"tea"] == b"2.50" and tips(hub)["main"] == ada.main.tip()
+
+
+def test_remotes_are_added_and_removed(hub, ada, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ada.add_remote("hub", Path("store"))
+    ada.add_remote("url", f"file://{hub}")
+    assert [it.address for it in ada.remotes()] == [hub, hub, f"file://{hub}"]
+    monkeypatch.chdir("/")
+    ada[b"milk"] = b"1.00"
+    assert ada.push("hub").commits == 1
+    assert ada.fetch("url", "draft").after == ada.branch("origin/draft").tip()
+    ada.remove_remote("hub")
+    for call in (ada.fetch, ada.pull, ada.push, ada.remove_remote):
+        with pytest.raises(plimsoll.InvalidInput, match='no remote "hub"'):
+            call("hub")
+    ada[b"milk"] = b"1.10"
+    assert ada.push(Path(hub)).commits == 1
+    with plimsoll.open(hub, memory="16MiB", shared=True) as db:
+        with pytest.raises(plimsoll.InvalidInput, match="the store itself"):
+            db.push(hub)
+    for name in ("a/b", "", "incoming"):
+        with pytest.raises(plimsoll.InvalidInput, match="the name of a remote"):
+            ada.add_remote(name, hub)
+    for address in ("", "http://host/hub", "file://relative"):
+        with pytest.raises(plimsoll.InvalidInput, match="not the address"):
+            ada.add_remote("hub", address)
+    with pytest.raises(TypeError):
+        ada.add_remote("hub", 7)
+
+
+def test_ids_are_those_of_commits_only():
+    with plimsoll.in_memory() as db:
+        assert db.main.tip() is None
+        first = db.put(b"a", b"1")
+        id = db.commit_id(first)
+        assert id is not None and db.find_commit(id) == first
+        assert db.find_commit(id.upper()) == first and db.find_commit("0" * 64) is None
+        db.tag("v1")
+        assert db.main.tip() == id and db.commit_id(0) is None
+        assert db.commit_id(db.newest) is None, "the commit of the tag"
+        for text in ("", "ab", "g" * 64):
+            with pytest.raises(plimsoll.InvalidInput, match="64 hexadecimal digits"):
+                db.find_commit(text)
+        with pytest.raises(plimsoll.NotYet):
+            db.commit_id(99)
+
+
+def test_a_read_only_store_computes_no_ids(hub):
+    with plimsoll.open(hub, memory="16MiB", read_only=True) as db:
+        with pytest.raises(plimsoll.ReadOnly):
+            db.main.tip()
+        assert db.remotes() == []
+
+
+def test_other_threads_run_during_a_push(hub, ada):
+    for _ in range(200):
+        ada[b"a"] = os.urandom(1000)
+    turns, done = [0], threading.Event()
+
+    def count():
+        while not done.is_set():
+            turns[0] += 1
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    before = turns[0]
+    moved = ada.push()
+    during = turns[0] - before
+    done.set()
+    thread.join()
+    assert moved.commits == 200 and during > 100
