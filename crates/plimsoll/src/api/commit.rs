@@ -150,16 +150,15 @@ impl Commit {
     /// # Errors
     /// Corruption, or a newer format.
     pub fn records_ids(&self) -> Result<bool> {
-        let mut changes = self.changes()?;
-        match changes.next().transpose()? {
-            Some(first) if first.space() == IDS && first.branch().is_none() => {}
-            _ => return Ok(false),
+        let mut has_ids = false;
+        for change in self.changes()? {
+            let change = change?;
+            if change.space() != IDS || change.branch().is_some() {
+                return Ok(false);
+            }
+            has_ids = true;
         }
-        // A commit from another store records its id beside its changes.
-        match changes.last().transpose()? {
-            None => Ok(true),
-            Some(last) => Ok(last.space() == IDS && last.branch().is_none()),
-        }
+        Ok(has_ids)
     }
 
     /// Present name of the branch on which it changed keys; `None`: main, or it changed only the

@@ -276,7 +276,7 @@ impl<'r> Receiver<'r> {
         };
         let glsn = ticket.glsn();
         for (from, upto) in merged {
-            branches.merged((into, *from), *upto, glsn);
+            branches.merged((into, *from), *upto, glsn, &db.store.reader.snapshots.tags);
         }
         drop(changing);
         self.last = Some(ticket);
