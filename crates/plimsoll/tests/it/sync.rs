@@ -479,7 +479,7 @@ fn exchange(seed: u64) {
                     Err(error) => panic!("{error}"),
                 }
             }
-            7 => drop(db.compact().unwrap()),
+            7 => db.compact().unwrap(),
             _ => {
                 let name = branch.name();
                 let Ok(theirs) = other.branch(name) else { continue };
