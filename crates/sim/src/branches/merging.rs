@@ -184,7 +184,6 @@ impl Driver {
         for (space, rule) in rules.iter().enumerate() {
             for key in 0..KEYS as u8 {
                 let place = (space, key);
-                let newest = self.model.bases_of_key(&bases, place);
                 let (our, their) =
                     (self.model.content(ours, place, now), self.model.content(theirs, place, now));
                 let mut found = Expected { fates: Vec::new(), is_changed: None };
@@ -192,14 +191,11 @@ impl Driver {
                 // The bases are read as of their own times. But a key of which only the time has
                 // changed the value is not compared.
                 for is_of_now in [false, true] {
-                    let contents = newest.iter().map(|base| {
-                        let glsn = self.model.nodes[*base].glsn;
+                    let base = self.model.merged(&bases, &|node| {
+                        let glsn = self.model.nodes[node].glsn;
                         let then = if is_of_now { now } else { self.model.micros_at(glsn) };
-                        self.model.content(*base, place, then)
+                        self.model.content(node, place, then)
                     });
-                    let mut contents: Vec<_> = contents.collect();
-                    contents.dedup();
-                    let base = (contents.len() == 1).then(|| contents.remove(0));
                     let (one, is_changed) =
                         fate(*rule, base.as_ref(), our.as_ref(), their.as_ref());
                     found.fates.push(one);

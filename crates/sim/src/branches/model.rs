@@ -72,8 +72,6 @@ pub(super) struct Node {
     /// The commits that its state contains, itself included.
     contained: Commits,
     pub(super) state: Arc<State>,
-    /// The commit that wrote or deleted each key last.
-    by: BTreeMap<Place, usize>,
     pub(super) writes: Writes,
     /// The keys that it may have written besides.
     touched: BTreeSet<Place>,
@@ -171,7 +169,6 @@ impl Model {
             glsn: 0,
             contained,
             state: Arc::default(),
-            by: BTreeMap::new(),
             writes: Writes::new(),
             touched: BTreeSet::new(),
         };
@@ -313,28 +310,29 @@ impl Model {
         touched: BTreeSet<Place>,
     ) {
         let (tip, own) = (self.tip(branch), self.nodes.len());
-        let (mut contained, mut by) =
-            (self.nodes[tip].contained.clone(), self.nodes[tip].by.clone());
+        let mut contained = self.nodes[tip].contained.clone();
         let mut state = State::clone(&self.nodes[tip].state);
         if let Some(theirs) = theirs {
             contained.add_all(&self.nodes[theirs].contained);
         }
         contained.add(own);
         for (place, content) in &writes {
-            by.insert(*place, own);
             match content {
                 Some(content) => state.insert(*place, content.clone()),
                 None => state.remove(place),
             };
         }
         let state = Arc::new(state);
-        self.nodes.push(Node { glsn, contained, state, by, writes, touched });
+        self.nodes.push(Node { glsn, contained, state, writes, touched });
         self.lines[branch].nodes.push((glsn, own));
     }
 
     /// The commits that two others contain and that no other such one contains.
     pub(super) fn bases(&self, a: usize, b: usize) -> Vec<usize> {
-        let (a, b) = (&self.nodes[a].contained, &self.nodes[b].contained);
+        self.newest_common(&self.nodes[a].contained, &self.nodes[b].contained)
+    }
+
+    fn newest_common(&self, a: &Commits, b: &Commits) -> Vec<usize> {
         let mut newest: Vec<usize> = Vec::new();
         // A commit contains only older ones.
         for node in (0..self.nodes.len()).rev().filter(|node| a.has(*node) && b.has(*node)) {
@@ -345,18 +343,28 @@ impl Model {
         newest
     }
 
-    /// The bases whose version of a key no other one has superseded.
-    pub(super) fn bases_of_key(&self, bases: &[usize], place: Place) -> Vec<usize> {
-        let by = |base: usize| self.nodes[base].by.get(&place).copied();
-        let knows = |base: usize, by: Option<usize>| {
-            by.is_some_and(|commit| self.nodes[base].contained.has(commit))
-        };
-        let is_superseded = |base: usize| {
-            bases.iter().any(|&other| {
-                by(other) != by(base) && knows(other, by(base)) && !knows(base, by(other))
-            })
-        };
-        bases.iter().copied().filter(|base| !is_superseded(*base)).collect()
+    /// What several commits have in common, each read by `read`: they are merged from their own
+    /// bases. `None`: they changed it in different ways.
+    pub(super) fn merged<T: PartialEq>(
+        &self,
+        commits: &[usize],
+        read: &impl Fn(usize) -> T,
+    ) -> Option<T> {
+        let mut merged = read(commits[0]);
+        let mut contained = self.nodes[commits[0]].contained.clone();
+        for other in &commits[1..] {
+            let (theirs, of_theirs) = (read(*other), &self.nodes[*other].contained);
+            if merged != theirs {
+                let base = self.merged(&self.newest_common(&contained, of_theirs), read)?;
+                if base == merged {
+                    merged = theirs;
+                } else if base != theirs {
+                    return None;
+                }
+            }
+            contained.add_all(of_theirs);
+        }
+        Some(merged)
     }
 
     /// Removes everything after `glsn`, as a crash does.
