@@ -10,6 +10,7 @@
 
 mod changes;
 mod checks;
+mod failing;
 mod histories;
 mod json;
 mod merging;
@@ -328,7 +329,7 @@ impl Driver {
         // Another process may have worked while one waited for it.
         let db = self.member(number).db.clone();
         self.absorb(&db)?;
-        match random.below(80) {
+        match random.below(84) {
             0..14 => self.change(number, random),
             14..20 => self.transaction(number, random),
             20..23 => self.begin(number, random),
@@ -377,6 +378,7 @@ impl Driver {
             72..74 => self.watch(number, random),
             74..76 => self.poll_watches(random),
             76..80 => self.check_histories(number, random),
+            80..84 => self.failing(number, random),
             _ => self.check(number, random),
         }
     }

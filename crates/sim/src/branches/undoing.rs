@@ -75,11 +75,14 @@ impl Driver {
                 _ => {}
             }
         }
-        let is_logged = glsn >= self.first_of_log(number)?;
+        let is_logged = self.is_logged(number, glsn)?;
         let is_kept = self.is_kept(number, glsn, spaces) && self.is_kept(number, glsn - 1, spaces);
         let commit = self.model.commit_at(glsn).filter(|node| self.model.has_changes(*node));
         let seen = commit.filter(|commit| self.model.commits_of(into).contains(commit));
-        let what = format!("revert of {glsn} on branch {into} in {spaces:?} with {rules:?}");
+        let made_on = commit.map(|commit| self.model.nodes[commit].branch);
+        let what = format!(
+            "revert of {glsn}, made on {made_on:?}, on branch {into} in {spaces:?} with {rules:?}"
+        );
         if is_logged && seen.is_none() {
             return refused(&what, revert.run(), |error| match error {
                 Error::InvalidInput(InvalidInput::NothingToRevert { .. }) => commit.is_none(),
@@ -116,7 +119,7 @@ impl Driver {
                 _ => {}
             }
         }
-        let is_logged = glsn >= self.first_of_log(number)?;
+        let is_logged = self.is_logged(number, glsn)?;
         let is_kept = is_logged
             && self.is_kept(number, glsn, spaces)
             && self.is_kept(number, glsn - 1, spaces);
@@ -308,6 +311,16 @@ impl Driver {
 
     pub(super) fn first_of_log(&self, number: usize) -> Step<u64> {
         Ok(self.member(number).db.log().bounds().first.0)
+    }
+
+    /// Whether the log has a commit. Another process may have trimmed it.
+    fn is_logged(&self, number: usize, glsn: u64) -> Step<bool> {
+        let db = &self.member(number).db;
+        match db.log().commit(Glsn(glsn)) {
+            Err(Error::Trimmed { .. }) if self.members.len() > 1 => Ok(false),
+            Err(Error::Trimmed { .. }) if glsn < db.log().bounds().first.0 => Ok(false),
+            commit => Ok(done("commit", commit)?.is_some()),
+        }
     }
 
     /// Whether a moment must be readable in these keyspaces.
