@@ -10,11 +10,16 @@
 
 mod changes;
 mod checks;
+mod failing;
+mod histories;
+mod json;
 mod merging;
 mod model;
 mod registry;
 mod rules;
 mod transaction;
+mod undoing;
+mod watching;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,8 +33,12 @@ use plimsoll_disk::mutex::lock;
 use plimsoll_disk::random::Random;
 
 use crate::branches::checks::Held;
-use crate::branches::model::{Content, Effect, KEYS, MAIN, Model, NUMBERS, SPACES, TEXTS, Writes};
+use crate::branches::histories::Hashes;
+use crate::branches::model::{
+    Content, Effect, JSON, KEYS, MAIN, Model, NUMBERS, Place, SPACES, TEXTS, Writes,
+};
 use crate::branches::transaction::OpenTx;
+use crate::branches::watching::Watch;
 use crate::driver::guarded;
 use crate::failure::{Failure, Outcome, ensure, same};
 use crate::judge::micros_of;
@@ -37,7 +46,7 @@ use crate::op::Op;
 use crate::world::{Setting, World};
 
 /// The names of the keyspaces. The first one has the retention of the run.
-const NAMES: [&str; SPACES] = ["kept", "new", "numbers", "texts"];
+const NAMES: [&str; SPACES] = ["kept", "new", "numbers", "texts", "json"];
 
 /// The metadata of the commit by which an idle store advances its time.
 const TIME_ADVANCED: &[u8] = br#"{"time_advanced":true}"#;
@@ -171,6 +180,8 @@ struct Driver {
     has_late_forks: bool,
     /// Whether the last call of a merge failed because what it reads is not retained.
     is_trimmed: bool,
+    watches: Vec<Watch>,
+    hashes: Hashes,
 }
 
 impl Driver {
@@ -203,6 +214,8 @@ impl Driver {
             doubt: None,
             has_late_forks: random.below(2) == 0,
             is_trimmed: false,
+            watches: Vec::new(),
+            hashes: Hashes::default(),
         };
         driver.open_all()?;
         Ok(driver)
@@ -246,6 +259,7 @@ impl Driver {
                 self.doubt = None;
             }
             self.model.cut_behind(newest);
+            self.cut_watches();
             self.crew.set(number, Some(db.clone()));
             self.members[number] = Some(Member {
                 process,
@@ -315,7 +329,7 @@ impl Driver {
         // Another process may have worked while one waited for it.
         let db = self.member(number).db.clone();
         self.absorb(&db)?;
-        match random.below(64) {
+        match random.below(84) {
             0..14 => self.change(number, random),
             14..20 => self.transaction(number, random),
             20..23 => self.begin(number, random),
@@ -358,6 +372,13 @@ impl Driver {
                 self.arm(number, random);
                 Ok(())
             }
+            64..67 => self.pick(number, random),
+            67..70 => self.revert(number, random),
+            70 | 71 => self.reset(number, random),
+            72..74 => self.watch(number, random),
+            74..76 => self.poll_watches(random),
+            76..80 => self.check_histories(number, random),
+            80..84 => self.failing(number, random),
             _ => self.check(number, random),
         }
     }
@@ -482,6 +503,7 @@ impl Driver {
     fn take(&mut self, number: usize) -> Member {
         self.crew.set(number, None);
         let mut member = self.members[number].take().expect("all are open");
+        self.stop_watches(number);
         member.snapshots.clear();
         member.walks.clear();
         member.txs.clear();
@@ -563,12 +585,16 @@ impl Driver {
 
     fn finish(&mut self) -> Outcome {
         self.arm_nothing();
+        let random = &mut Random::new(self.model.newest);
         for number in 0..self.members.len() {
             self.check_all(number)?;
         }
+        self.poll_watches(random)?;
         (0..self.members.len()).try_for_each(|number| self.close(number))?;
         self.open_all()?;
         self.check_all(0)?;
+        self.poll_watches(random)?;
+        self.check_histories(0, random)?;
         let report = done("verify", self.member(0).db.verify(&mut |_| {}))?;
         ensure(report.problems.is_empty(), || format!("{:?}", report.problems))
     }
@@ -581,11 +607,12 @@ impl Drop for Driver {
     }
 }
 
-/// A value for a key of a keyspace.
-fn value(space: usize, random: &mut Random) -> Vec<u8> {
+/// A value for a key.
+fn value((space, key): Place, random: &mut Random) -> Vec<u8> {
     match space {
         NUMBERS => random.below(1000).to_le_bytes().to_vec(),
         TEXTS => rules::text_of(std::array::from_fn(|_| random.below(3) as u16)),
+        JSON => json::value(key, random),
         _ => {
             let len = [3, 40, 2000, 20_000][random.below(4) as usize];
             vec![random.below(256) as u8; len]

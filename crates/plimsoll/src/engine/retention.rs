@@ -64,7 +64,11 @@ impl RetentionHorizon {
         match retention {
             Retention::Forever => Glsn::NONE,
             Retention::Latest => Glsn::MAX,
-            Retention::Glsns(glsns) => Glsn(visible.0.saturating_sub(glsns)),
+            // A power cut may undo commits that are not durable; the window then ends before them.
+            Retention::Glsns(glsns) => {
+                let newest = visible.min(self.log.bounds().durable);
+                Glsn(newest.0.saturating_sub(glsns))
+            }
             Retention::Time(age) => {
                 let age = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
                 let then = self.clock.wall_micros().saturating_sub(age);

@@ -73,6 +73,7 @@ mod range_deletes_beside;
 mod recover;
 mod recover_stale;
 mod resident;
+mod retained_window;
 mod revert;
 mod revert_cases;
 mod state_hashes;

@@ -7,8 +7,8 @@ use plimsoll::{Overflow, Value};
 use plimsoll_disk::random::Random;
 
 use crate::branches::checks::{bounds, is_within};
-use crate::branches::model::{Content, Effect, KEYS, NUMBERS, Place, TEXTS, Writes};
-use crate::branches::{Driver, Step, done, place, rules, time, value};
+use crate::branches::model::{Content, Effect, JSON, KEYS, NUMBERS, Place, TEXTS, Writes};
+use crate::branches::{Driver, Step, done, json, place, rules, time, value};
 use crate::failure::{ensure, same};
 
 impl Driver {
@@ -32,7 +32,7 @@ impl Driver {
         let what = |call| format!("{call} of key {place:?} on branch {branch}");
         match random.below(12) {
             0..3 => {
-                let (value, expires) = (value(space, random), self.expiry(random));
+                let (value, expires) = (value(place, random), self.expiry(random));
                 let content = Content::new(value.clone(), expires);
                 self.write(number, branch, place, Some(content), |_| match expires {
                     None => handle.put(&keyspace, [key], &value),
@@ -44,7 +44,7 @@ impl Driver {
                 .write(number, branch, place, None, |_| handle.delete(&keyspace, [key]))
                 .map(drop),
             5 => {
-                let value = value(space, random);
+                let value = value(place, random);
                 let content = Content::new(value.clone(), None);
                 let found = self.write(number, branch, place, Some(content), |_| {
                     handle.insert(&keyspace, [key], &value)
@@ -83,6 +83,14 @@ impl Driver {
                 })
                 .map(drop)
             }
+            8 | 9 if space == JSON => {
+                let text = json::changed(key, before.as_ref().map(|it| &it.value[..]), random);
+                let content = Content::new(text.clone(), None);
+                self.write(number, branch, place, Some(content), |_| {
+                    handle.put(&keyspace, [key], &text)
+                })
+                .map(drop)
+            }
             8 | 9 => {
                 let more = vec![random.below(256) as u8; 1 + random.below(30) as usize];
                 let (mut value, expires) = match before {
@@ -98,8 +106,26 @@ impl Driver {
                 Ok(same(what("append"), &found, &len)?)
             }
             10 => self.delete_range(number, branch, space, random),
+            11 if random.below(2) == 0 => {
+                let expires = Some(self.now() + 500 + 1000 * (1 + random.below(100)));
+                let expires = expires.filter(|_| random.below(3) > 0);
+                let set = |_: &_| match expires {
+                    Some(at) => handle.expire_at(&keyspace, [key], time(at)),
+                    None => handle.persist(&keyspace, [key]),
+                };
+                let there = match &before {
+                    // A value that does not change may not be written.
+                    Some(content) if content.expires != expires => {
+                        let content = Content { value: Arc::clone(&content.value), expires };
+                        self.write(number, branch, place, Some(content), set)?
+                    }
+                    Some(_) => return Ok(()),
+                    None => done("expire_at", set(&self.member(number).db))?,
+                };
+                Ok(same(what("expire_at"), &there, &before.is_some())?)
+            }
             _ => {
-                let value = value(space, random);
+                let value = value(place, random);
                 let is_set = before.is_none();
                 let set = |_: &_| handle.set_if_absent(&keyspace, [key], &value);
                 let found = match is_set {

@@ -1,6 +1,6 @@
 //! Compares what processes read with the model.
 
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::time::SystemTime;
 
 use plimsoll::{Glsn, Moment, Range, Read, Retention, Ttl};
@@ -71,7 +71,7 @@ pub(super) fn is_within(bounds: &Bounds, key: u8) -> bool {
 
 impl Driver {
     /// The content of a key in a state; `None`: it is not known whether it has expired.
-    fn seen(&self, held: Held, place: Place) -> Option<Option<Content>> {
+    pub(super) fn seen(&self, held: Held, place: Place) -> Option<Option<Content>> {
         let at_first = self.model.content(held.node, place, held.times.0);
         let at_last = self.model.content(held.node, place, held.times.1);
         (at_first == at_last).then_some(at_first)
@@ -284,6 +284,18 @@ impl Driver {
                 wanted.reverse();
             }
         }
+        let mut lent = Vec::new();
+        let rows = done("range", source.range(keyspace, &whole))?;
+        let visited = rows.visit(|key, value| {
+            lent.push((key.to_vec(), value.to_vec()));
+            ControlFlow::<()>::Continue(())
+        });
+        done("visit", visited)?;
+        lent.retain(|(key, _)| !unknown.contains(key));
+        let mut wanted = self.rows(held, space, &whole);
+        wanted.retain(|(key, ..)| !unknown.contains(key));
+        let wanted: Vec<_> = wanted.into_iter().map(|(key, value, _)| (key, value)).collect();
+        same(format!("visited rows of {name}, {what}"), &lent, &wanted)?;
         if unknown.is_empty() {
             let len = done("len", source.len(keyspace))?;
             let wanted = self.rows(held, space, &whole).len() as u64;

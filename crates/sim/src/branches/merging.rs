@@ -4,32 +4,37 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use plimsoll::{BranchMerge, Db, Error, InvalidInput, MergeAction, MergeOutcome, MergeStep};
+use plimsoll::{
+    BranchMerge, Db, Error, InvalidInput, MergeAction, MergeOutcome, MergeStep, MergeSteps,
+};
 use plimsoll_disk::mutex::lock;
 use plimsoll_disk::random::Random;
 
-use crate::branches::model::{Content, Effect, KEYS, Line, MAIN, Place, SPACES, Writes};
+use crate::branches::json;
+use crate::branches::model::{
+    Content, Effect, JSON, KEYS, Line, MAIN, Model, Place, SPACES, Writes,
+};
 use crate::branches::rules::{Before, Fate, Rule};
 use crate::branches::{Driver, Halt, NAMES, Step, done, refused, same_newest};
 use crate::failure::{Failure, ensure, same};
 
 /// The permitted outcomes for a key.
-#[derive(Debug)]
-struct Expected {
-    fates: Vec<Fate>,
+#[derive(Clone, Debug)]
+pub(super) struct Expected {
+    pub(super) fates: Vec<Fate>,
     /// Whether the other branch has changed it, if that is certain.
-    is_changed: Option<bool>,
+    pub(super) is_changed: Option<bool>,
 }
 
 /// The steps of a preview: what becomes of the keys that it lists.
 type Steps = BTreeMap<Place, (MergeAction, Option<Vec<u8>>)>;
 
 /// A merge whose preview is as expected.
-struct Planned {
+pub(super) struct Planned {
     what: String,
     expected: BTreeMap<Place, Expected>,
     steps: Steps,
-    writes: Writes,
+    pub(super) writes: Writes,
 }
 
 impl Driver {
@@ -47,7 +52,7 @@ impl Driver {
     }
 
     /// The result of a call of a merge.
-    fn merging<T>(&mut self, what: &str, result: plimsoll::Result<T>) -> Step<T> {
+    pub(super) fn merging<T>(&mut self, what: &str, result: plimsoll::Result<T>) -> Step<T> {
         self.is_trimmed = matches!(result, Err(Error::Trimmed { .. }));
         done(what, result)
     }
@@ -72,7 +77,9 @@ impl Driver {
                 matches!(error, Error::InvalidInput(InvalidInput::MergeWithItself { .. }))
             });
         }
-        let planned = self.plan(&merge, (from, into), &rules)?;
+        let expected = self.expected(from, into, &rules);
+        let what = format!("merge of {from} into {into} with {rules:?}");
+        let planned = self.plan(what, merge.preview(), expected)?;
         let theirs = self.model.tip(from);
         let effect = Effect::Merge { into, theirs, writes: planned.writes.clone() };
         let third = self.some_branch(random);
@@ -100,31 +107,36 @@ impl Driver {
     }
 
     /// Compares the steps of a preview with those of the model.
-    fn plan(
+    pub(super) fn plan(
         &mut self,
-        merge: &BranchMerge,
-        (from, into): (usize, usize),
-        rules: &[Rule; SPACES],
+        what: String,
+        preview: plimsoll::Result<MergeSteps>,
+        expected: BTreeMap<Place, Expected>,
     ) -> Step<Planned> {
-        let expected = self.expected(from, into, rules);
         let mut steps = Steps::new();
-        for step in self.merging("preview", merge.preview())? {
+        for step in self.merging("preview", preview)? {
             let step: MergeStep = self.merging("step", step)?;
             let space = NAMES.iter().position(|name| *name == step.keyspace());
             let space = space.ok_or_else(|| Failure::new("a step in an unknown keyspace"))?;
-            let merged = done("merged", step.merged())?.map(|value| value.to_vec());
+            let merged = self.merging("merged", step.merged())?.map(|value| value.to_vec());
             steps.insert((space, step.key()[0]), (step.action(), merged));
         }
-        let what = format!("merge of {from} into {into}");
+        let surplus = steps.keys().find(|place| !expected.contains_key(place));
+        ensure(surplus.is_none(), || format!("{what} has a step for {surplus:?}"))?;
         let writes = writes_of(&steps, &expected).map_err(|failure| Failure {
-            message: format!("{what} with {rules:?}: {}", failure.message),
+            message: format!("{what}: {}", failure.message),
             ..failure
         })?;
         Ok(Planned { what, expected, steps, writes })
     }
 
     /// Compares the outcome of a merge with that of its preview and of the model.
-    fn judge(&mut self, number: usize, planned: &Planned, outcome: MergeOutcome) -> Step {
+    pub(super) fn judge(
+        &mut self,
+        number: usize,
+        planned: &Planned,
+        outcome: MergeOutcome,
+    ) -> Step {
         let Planned { what, expected, steps, .. } = planned;
         let db = self.member(number).db.clone();
         let conflicts = steps.iter().filter(|(_, (action, _))| *action == MergeAction::Conflict);
@@ -187,6 +199,16 @@ impl Driver {
                 let (our, their) =
                     (self.model.content(ours, place, now), self.model.content(theirs, place, now));
                 let mut found = Expected { fates: Vec::new(), is_changed: None };
+                let newest_fates = match rule {
+                    Rule::Newest => {
+                        self.model.newest_fates((ours, theirs), place, self.model.newest, now)
+                    }
+                    _ => Vec::new(),
+                };
+                let fate = |base: Option<&Option<Content>>| {
+                    let sides = (our.as_ref(), their.as_ref());
+                    fates(*rule, base.map(Option::as_ref), sides, &newest_fates)
+                };
                 let mut changes = Vec::new();
                 // The bases are read as of their own times. But a key of which only the time has
                 // changed the value is not compared.
@@ -196,9 +218,8 @@ impl Driver {
                         let then = if is_of_now { now } else { self.model.micros_at(glsn) };
                         self.model.content(node, place, then)
                     });
-                    let (one, is_changed) =
-                        fate(*rule, base.as_ref(), our.as_ref(), their.as_ref());
-                    found.fates.push(one);
+                    let (fates, is_changed) = fate(base.as_ref());
+                    found.fates.extend(fates);
                     changes.push(is_changed);
                 }
                 // The store may not know of a deletion which of the bases contain it.
@@ -209,8 +230,8 @@ impl Driver {
                     .iter()
                     .any(|base| of_base(base) != of_base(&bases[0]) || has_expiry(base));
                 if bases.len() > 1 && may_differ {
-                    let (one, is_changed) = fate(*rule, None, our.as_ref(), their.as_ref());
-                    found.fates.push(one);
+                    let (fates, is_changed) = fate(None);
+                    found.fates.extend(fates);
                     changes.push(is_changed);
                     // A deletion with nothing beneath is dropped, as if the key had never been
                     // there; a commit that has only deleted is then none.
@@ -218,9 +239,8 @@ impl Driver {
                     {
                         for base in &bases {
                             let base = Some(self.model.content(*base, place, now));
-                            let (one, is_changed) =
-                                fate(*rule, base.as_ref(), our.as_ref(), their.as_ref());
-                            found.fates.push(one);
+                            let (fates, is_changed) = fate(base.as_ref());
+                            found.fates.extend(fates);
                             changes.push(is_changed);
                         }
                     }
@@ -268,26 +288,92 @@ impl Meanwhile {
     }
 }
 
-/// The outcome for a key, and whether theirs has changed it.
-fn fate(
+/// The permitted outcomes for a key, and whether theirs has changed it. `newest` are those of
+/// [`Rule::Newest`].
+pub(super) fn fates(
     rule: Rule,
-    base: Option<&Option<Content>>,
-    ours: Option<&Content>,
-    theirs: Option<&Content>,
-) -> (Fate, bool) {
-    let base = base.map(Option::as_ref);
+    base: Option<Option<&Content>>,
+    (ours, theirs): (Option<&Content>, Option<&Content>),
+    newest: &[Fate],
+) -> (Vec<Fate>, bool) {
     if base == Some(theirs) {
-        return (Fate::Keep, false);
+        return (vec![Fate::Keep], false);
     }
-    let fate = match () {
-        () if ours == theirs && rule != Rule::Counter => Fate::Keep,
-        () if base == Some(ours) => theirs.cloned().map_or(Fate::Delete, Fate::Put),
+    let fates = match () {
+        () if ours == theirs && rule != Rule::Counter => vec![Fate::Keep],
+        () if base == Some(ours) => vec![theirs.cloned().map_or(Fate::Delete, Fate::Put)],
+        () if rule == Rule::Newest => newest.to_vec(),
         () => match rule.fate(base, ours, theirs) {
-            Fate::Conflict if ours == theirs => Fate::Keep,
-            fate => fate,
+            Fate::Conflict if ours == theirs => vec![Fate::Keep],
+            // The store compares the texts.
+            Fate::Put(put)
+                if matches!(rule, Rule::Json | Rule::JsonSet)
+                    && ours.is_some_and(|it| is_same_json(&it.value, &put.value)) =>
+            {
+                vec![Fate::Keep, Fate::Put(put)]
+            }
+            fate => vec![fate],
         },
     };
-    (fate, true)
+    (fates, true)
+}
+
+/// Whether two values are JSON texts that merges consider to be the same.
+fn is_same_json(a: &[u8], b: &[u8]) -> bool {
+    json::is_same(a, b) || json::is_same_set(a, b)
+}
+
+impl Model {
+    /// The permitted outcomes of [`Rule::Newest`] for a key that both sides changed; theirs is a
+    /// state as of `theirs_at`.
+    pub(super) fn newest_fates(
+        &self,
+        (ours, theirs): (usize, usize),
+        place: Place,
+        theirs_at: u64,
+        now: u64,
+    ) -> Vec<Fate> {
+        let mut fates = Vec::new();
+        for our in self.written_by(ours, place, now) {
+            for their in self.written_by(theirs, place, now) {
+                let fate = match (our, their) {
+                    (Some(our), Some(their)) if their > our => {
+                        self.content(theirs, place, now).map_or(Fate::Delete, Fate::Put)
+                    }
+                    (Some(_), Some(_)) => Fate::Keep,
+                    (Some(our), None) if our > theirs_at => Fate::Keep,
+                    _ => Fate::Conflict,
+                };
+                if !fates.contains(&fate) {
+                    fates.push(fate);
+                }
+            }
+        }
+        fates
+    }
+
+    /// The commits that may have written the version of a key that a state contains. A deletion or
+    /// an expired value may have been dropped; of several deletions of a range, the first counts.
+    fn written_by(&self, node: usize, place: Place, now: u64) -> Vec<Option<u64>> {
+        let of_value = |node: &usize| matches!(self.nodes[*node].writes.get(&place), Some(Some(_)));
+        if self.content(node, place, now).is_some() {
+            return vec![self.nodes[node].by.get(&place).map(|by| self.nodes[*by].glsn)];
+        }
+        let node = &self.nodes[node];
+        let commits = self.commits_of(node.branch).into_iter();
+        let commits = commits.filter(|commit| self.nodes[*commit].glsn <= node.glsn);
+        let mut found = vec![None];
+        for commit in commits {
+            let written = &self.nodes[commit];
+            if written.writes.contains_key(&place) || written.touched.contains(&place) {
+                found.push(Some(written.glsn));
+            }
+            if of_value(&commit) {
+                break;
+            }
+        }
+        found
+    }
 }
 
 /// The writes of the steps, if each step is as expected.
@@ -297,15 +383,19 @@ fn writes_of(steps: &Steps, expected: &BTreeMap<Place, Expected>) -> Result<Writ
         let step = steps.get(place);
         let is_it = |fate: &&Fate| match (fate, step) {
             (Fate::Keep, None) => true,
-            (Fate::Put(content), Some((MergeAction::Put, value))) => {
-                value.as_ref() == Some(&*content.value)
+            (Fate::Put(content), Some((MergeAction::Put, Some(value)))) => {
+                let is_json = place.0 == JSON && is_same_json(value, &content.value);
+                is_json || *value == *content.value
             }
             (Fate::Delete, Some((MergeAction::Delete, _))) => true,
             (Fate::Conflict, Some((MergeAction::Conflict, _))) => true,
             _ => false,
         };
         match expected.fates.iter().find(is_it) {
-            Some(Fate::Put(content)) => drop(writes.insert(*place, Some(content.clone()))),
+            Some(Fate::Put(content)) => {
+                let value = step.and_then(|(_, value)| value.clone()).unwrap_or_default();
+                writes.insert(*place, Some(Content::new(value, content.expires)));
+            }
             Some(Fate::Delete) => drop(writes.insert(*place, None)),
             Some(_) => {}
             None => same(format!("key {place:?}"), &format!("{step:?}"), &format!("{expected:?}"))?,

@@ -4,13 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The number of keyspaces.
-pub(super) const SPACES: usize = 4;
+pub(super) const SPACES: usize = 5;
 
 /// The keyspace of numbers.
 pub(super) const NUMBERS: usize = 2;
 
 /// The keyspace of texts.
 pub(super) const TEXTS: usize = 3;
+
+/// The keyspace of JSON objects, under even keys, and JSON arrays.
+pub(super) const JSON: usize = 4;
 
 /// The number of keys in each keyspace.
 pub(super) const KEYS: u64 = 8;
@@ -69,12 +72,16 @@ impl Commits {
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) glsn: u64,
+    /// The branch on which it was made.
+    pub(super) branch: usize,
     /// The commits that its state contains, itself included.
     contained: Commits,
     pub(super) state: Arc<State>,
+    /// The commit that wrote or deleted each key last.
+    pub(super) by: BTreeMap<Place, usize>,
     pub(super) writes: Writes,
     /// The keys that it may have written besides.
-    touched: BTreeSet<Place>,
+    pub(super) touched: BTreeSet<Place>,
 }
 
 /// A branch, also a deleted one.
@@ -167,8 +174,10 @@ impl Model {
         contained.add(0);
         let empty = Node {
             glsn: 0,
+            branch: MAIN,
             contained,
             state: Arc::default(),
+            by: BTreeMap::new(),
             writes: Writes::new(),
             touched: BTreeSet::new(),
         };
@@ -226,6 +235,33 @@ impl Model {
             branch = self.lines[branch].parent;
         }
         branch
+    }
+
+    /// A branch and those that it descends from, each with the newest commit of it that it sees.
+    pub(super) fn lineage(&self, mut branch: usize) -> Vec<(usize, u64)> {
+        let mut limit = u64::MAX;
+        let mut lines = vec![(branch, limit)];
+        while branch != MAIN {
+            limit = limit.min(self.lines[branch].fork);
+            branch = self.lines[branch].parent;
+            lines.push((branch, limit));
+        }
+        lines
+    }
+
+    /// The commits of data that a branch consists of, the newest one first.
+    pub(super) fn commits_of(&self, branch: usize) -> Vec<usize> {
+        let mut commits = Vec::new();
+        for (line, limit) in self.lineage(branch) {
+            let seen = self.lines[line].nodes.iter().rev().filter(|(at, _)| *at <= limit);
+            commits.extend(seen.map(|(_, node)| *node).filter(|node| *node > 0));
+        }
+        commits
+    }
+
+    /// The commit of data with this GLSN.
+    pub(super) fn commit_at(&self, glsn: u64) -> Option<usize> {
+        self.nodes.binary_search_by_key(&glsn, |node| node.glsn).ok().filter(|node| *node > 0)
     }
 
     /// The branches that exist.
@@ -310,20 +346,22 @@ impl Model {
         touched: BTreeSet<Place>,
     ) {
         let (tip, own) = (self.tip(branch), self.nodes.len());
-        let mut contained = self.nodes[tip].contained.clone();
+        let (mut contained, mut by) =
+            (self.nodes[tip].contained.clone(), self.nodes[tip].by.clone());
         let mut state = State::clone(&self.nodes[tip].state);
         if let Some(theirs) = theirs {
             contained.add_all(&self.nodes[theirs].contained);
         }
         contained.add(own);
         for (place, content) in &writes {
+            by.insert(*place, own);
             match content {
                 Some(content) => state.insert(*place, content.clone()),
                 None => state.remove(place),
             };
         }
         let state = Arc::new(state);
-        self.nodes.push(Node { glsn, contained, state, writes, touched });
+        self.nodes.push(Node { glsn, branch, contained, state, by, writes, touched });
         self.lines[branch].nodes.push((glsn, own));
     }
 

@@ -131,7 +131,7 @@ impl Driver {
     }
 
     /// A moment that must be readable in every keyspace.
-    fn tagged(&self, number: usize, random: &mut Random) -> u64 {
+    pub(super) fn tagged(&self, number: usize, random: &mut Random) -> u64 {
         let tags = self.model.tags().into_values();
         let held = self.member(number).snapshots.iter().map(|(snapshot, _)| snapshot.at().0);
         let mut moments: Vec<u64> = tags.chain(held).collect();

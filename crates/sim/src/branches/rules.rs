@@ -5,7 +5,8 @@ use std::sync::Arc;
 use plimsoll::{MergeDecision, MergeRule};
 use plimsoll_disk::random::Random;
 
-use crate::branches::model::{Content, NUMBERS, TEXTS};
+use crate::branches::json;
+use crate::branches::model::{Content, JSON, NUMBERS, TEXTS};
 
 /// The lines of a text that change. A line that never changes follows each, so that changes of
 /// different ones do not touch.
@@ -45,6 +46,9 @@ pub(super) enum Rule {
     Theirs,
     Counter,
     Text,
+    Newest,
+    Json,
+    JsonSet,
     Function,
 }
 
@@ -60,7 +64,11 @@ pub(super) enum Fate {
 impl Rule {
     /// A rule for a keyspace.
     pub(super) fn of_space(space: usize, random: &mut Random) -> Self {
-        match (space, random.below(6)) {
+        match (space, random.below(8)) {
+            (_, 6 | 7) if space != JSON => Self::Newest,
+            (JSON, 4) => Self::Newest,
+            (JSON, 5..) => Self::JsonSet,
+            (JSON, 2 | 3) => Self::Json,
             (NUMBERS, 0..4) => Self::Counter,
             (TEXTS, 0..3) => Self::Text,
             (_, 0) | (TEXTS, 3) => Self::Conflict,
@@ -79,6 +87,9 @@ impl Rule {
             Self::Theirs => MergeRule::Theirs,
             Self::Counter => MergeRule::Counter,
             Self::Text => MergeRule::Text,
+            Self::Newest => MergeRule::Newest,
+            Self::Json => MergeRule::Json,
+            Self::JsonSet => MergeRule::JsonSet,
             Self::Function => {
                 let before = Arc::clone(before);
                 MergeRule::function(move |key| {
@@ -90,6 +101,7 @@ impl Rule {
     }
 
     /// What becomes of a key that both sides changed; `base`: `None` if the bases differ.
+    /// Of JSON, white space and the order of fields and elements may differ.
     pub(super) fn fate(
         self,
         base: Option<Option<&Content>>,
@@ -135,6 +147,15 @@ impl Rule {
                     };
                 }
                 if merged == ours { Fate::Keep } else { put(text_of(merged)) }
+            }
+            Self::Newest => unreachable!("the commits of the versions are compared"),
+            Self::Json | Self::JsonSet => {
+                let (Some(ours), Some(theirs), true) = (ours, theirs, is_one_base) else {
+                    return Fate::Conflict;
+                };
+                let merge = if self == Self::Json { json::merged } else { json::merged_set };
+                let base = base.map(|base| &base.value[..]);
+                merge(base, &ours.value, &theirs.value).map_or(Fate::Conflict, put)
             }
             Self::Function => {
                 let bytes = |content: Option<&'_ Content>| content.map(|it| it.value.to_vec());

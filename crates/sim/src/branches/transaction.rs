@@ -104,7 +104,7 @@ impl Driver {
         let what = |call| format!("{call} of key {place:?} in a transaction");
         match random.below(8) {
             0 | 1 => {
-                let (value, expires) = (value(space, random), self.expiry(random));
+                let (value, expires) = (value(place, random), self.expiry(random));
                 let put = match expires {
                     None => open.tx.put(keyspace, [key], &value),
                     Some(at) => open.tx.put_expiring_at(keyspace, [key], &value, time(at)),
