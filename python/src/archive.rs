@@ -23,6 +23,12 @@ fn open(url: &Folder) -> PyResult<Archive> {
     }
 }
 
+/// An archive whose call ends soon after the flag is set.
+fn cancellable(archive: Archive) -> (Archive, Arc<AtomicBool>) {
+    let cancel = Arc::new(AtomicBool::new(false));
+    (archive.cancel_on(Arc::clone(&cancel)), cancel)
+}
+
 /// The damaged objects: the name of each, and what is wrong.
 fn pairs(damage: Vec<Damage>) -> Vec<(String, String)> {
     damage.into_iter().map(|Damage { object, what }| (object, what)).collect()
@@ -54,8 +60,7 @@ pub(crate) fn archive(
         archive = archive.keep(time);
     }
     // Otherwise the pass would keep the archive locked until it ends.
-    let cancel = Arc::new(AtomicBool::new(false));
-    archive = archive.cancel_on(Arc::clone(&cancel));
+    let (mut archive, cancel) = cancellable(archive);
     let report = interruptible(py, move || archive.push(&of))
         .inspect_err(|_| cancel.store(true, Ordering::Relaxed))?
         .map_err(raised_by_archive)?;
@@ -130,8 +135,9 @@ pub(crate) fn restore_archive(
             ));
         }
     };
-    let archive = open(&url)?;
-    let report = interruptible(py, move || archive.restore(path.0, options, at))?
+    let (archive, cancel) = cancellable(open(&url)?);
+    let report = interruptible(py, move || archive.restore(path.0, options, at))
+        .inspect_err(|_| cancel.store(true, Ordering::Relaxed))?
         .map_err(raised_by_archive)?;
     Ok(ArchiveRestoreReport {
         glsn: report.glsn.0,
@@ -189,7 +195,7 @@ pub(crate) fn verify_archive(
     url: Folder,
     progress: Option<Bound<'_, PyAny>>,
 ) -> PyResult<ArchiveVerifyReport> {
-    let archive = open(&url)?;
+    let (archive, cancel) = cancellable(open(&url)?);
     let work = move |report: &mut dyn FnMut((u64, u64))| {
         archive.verify(&mut |seen| report((seen.done, seen.total)))
     };
@@ -197,7 +203,9 @@ pub(crate) fn verify_archive(
         Some(callback) => callback.call1(seen).map(drop),
         None => Ok(()),
     };
-    let report = interruptible_with(py, work, see)?.map_err(raised_by_archive)?;
+    let report = interruptible_with(py, work, see)
+        .inspect_err(|_| cancel.store(true, Ordering::Relaxed))?
+        .map_err(raised_by_archive)?;
     let ranges = report.restorable.iter();
     Ok(ArchiveVerifyReport {
         glsn: report.glsn.0,

@@ -3,8 +3,9 @@
 use std::fmt::Debug;
 use std::io::{self, Read};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The state of the name before [`Bucket::put_new`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,5 +67,26 @@ pub trait Bucket: Send + Sync + Debug {
     /// [`crate::Error::OtherArchiver`]; the storage.
     fn lock(&self) -> Result<Option<Box<dyn Send + Sync>>> {
         Ok(None)
+    }
+}
+
+/// The archive of one call.
+#[derive(Clone, Copy)]
+pub(crate) struct Call<'a> {
+    pub(crate) bucket: &'a dyn Bucket,
+    /// Its name in messages.
+    pub(crate) place: &'a str,
+    /// Cancels the call.
+    pub(crate) cancel: &'a AtomicBool,
+}
+
+impl Call<'_> {
+    /// Fails once the call is cancelled.
+    pub(crate) fn check(&self) -> Result<()> {
+        // Relaxed: the flag passes nothing but itself.
+        match self.cancel.load(Ordering::Relaxed) {
+            true => Err(Error::Store(plimsoll::Error::Cancelled)),
+            false => Ok(()),
+        }
     }
 }

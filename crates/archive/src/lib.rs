@@ -59,6 +59,8 @@ use plimsoll::{Db, Glsn, InvalidInput, LogHold, Moment, Options};
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::Disk;
 
+use crate::bucket::Call;
+
 pub use bucket::{Bucket, Object, Put};
 #[cfg(feature = "cloud")]
 pub use cloud::Cloud;
@@ -125,8 +127,9 @@ impl Archive {
         Self { policy: push::Policy { keep_micros: Some(micros), ..self.policy }, ..self }
     }
 
-    /// Lets another thread or a signal handler cancel a pass: once `flag` is set, it soon fails
-    /// with [`plimsoll::Error::Cancelled`].
+    /// Lets another thread or a signal handler cancel a pass, a restore or a verification: once
+    /// `flag` is set, it soon fails with [`plimsoll::Error::Cancelled`]. A restore that has all
+    /// files fails once it has checked them; it leaves nothing.
     #[must_use]
     pub fn cancel_on(self, flag: Arc<AtomicBool>) -> Self {
         Self { cancel: flag, ..self }
@@ -169,14 +172,18 @@ impl Archive {
         let archived = if archived == 0 { end } else { Glsn(archived) };
         self.hold = hold(db, archived.next())?;
         // After a failure, the archive is read again.
-        let to = push::To { bucket: &*self.bucket, place: &self.place, cancel: &self.cancel };
-        let report = push::push(&to, &mut state, db, &self.policy)?;
+        let call = self.call();
+        let report = push::push(&call, &mut state, db, &self.policy)?;
         if let Some(keep) = self.policy.keep_micros {
-            prune::prune(&to, &mut state, keep)?;
+            prune::prune(&call, &mut state, keep)?;
         }
         self.hold = hold(db, report.glsn.next())?;
         self.state = Some(state);
         Ok(report)
+    }
+
+    fn call(&self) -> Call<'_> {
+        Call { bucket: &*self.bucket, place: &self.place, cancel: &self.cancel }
     }
 
     /// Fails if the archive's folder is in the store's, or contains it.
@@ -229,7 +236,7 @@ impl Archive {
         options: Options,
         at: Moment,
     ) -> Result<RestoreReport> {
-        restore::restore(&*self.bucket, &self.place, &self.disk, dest.as_ref(), options, at)
+        restore::restore(&self.call(), &self.disk, dest.as_ref(), options, at)
     }
 
     /// Reads and checks every object that the newest manifest names, and the older manifests.
@@ -237,7 +244,7 @@ impl Archive {
     /// # Errors
     /// [`Error::NotAnArchive`]; the storage. Damage is in the report.
     pub fn verify(&self, progress: &mut dyn FnMut(VerifyProgress)) -> Result<VerifyReport> {
-        verify::verify(&*self.bucket, &self.place, progress)
+        verify::verify(&self.call(), progress)
     }
 }
 

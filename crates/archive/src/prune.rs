@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 
+use crate::bucket::Call;
 use crate::catalog::Catalog;
 use crate::error::Result;
 use crate::manifest::{self, Base, BaseFile, Entry};
 use crate::object::ObjectRef;
-use crate::push::{State, To};
+use crate::push::State;
 
 /// The newest base from which every moment since a time can be restored. `None` if there is none,
 /// or if the archive has nothing before it.
@@ -22,7 +23,7 @@ fn new_beginning(catalog: &Catalog, since_micros: u64) -> Option<&Base> {
 }
 
 /// Drops the objects that only moments more than `keep_micros` before the newest commit need.
-pub(crate) fn prune(to: &To<'_>, state: &mut State, keep_micros: u64) -> Result<()> {
+pub(crate) fn prune(to: &Call<'_>, state: &mut State, keep_micros: u64) -> Result<()> {
     let since_micros = state.catalog.end().micros.saturating_sub(keep_micros);
     let Some(base) = new_beginning(&state.catalog, since_micros) else { return Ok(()) };
     let (glsn, log_first) = (base.glsn, base.log_first);
@@ -44,7 +45,7 @@ pub(crate) fn prune(to: &To<'_>, state: &mut State, keep_micros: u64) -> Result<
 }
 
 /// All objects of a catalog by name; `None` if the list of a base cannot be read.
-fn objects(to: &To<'_>, catalog: &Catalog) -> Result<Option<BTreeMap<String, ObjectRef>>> {
+fn objects(to: &Call<'_>, catalog: &Catalog) -> Result<Option<BTreeMap<String, ObjectRef>>> {
     let mut objects: BTreeMap<_, _> = by_name(catalog.objects().cloned()).collect();
     for base in &catalog.bases {
         match manifest::read_json::<Vec<BaseFile>>(to.bucket, &base.list)? {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use plimsoll::{Db, FileKind, FileScope, Glsn, LogPosition, StoreFile};
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, Call};
 use crate::catalog::Catalog;
 use crate::error::{Damage, Error, Result};
 use crate::manifest::{
@@ -109,7 +109,7 @@ impl State {
 
 impl State {
     /// Begins the next manifest. Deletes the objects that only removed manifests need.
-    pub(crate) fn begin_manifest(&self, to: &To<'_>) -> Result<Manifest> {
+    pub(crate) fn begin_manifest(&self, to: &Call<'_>) -> Result<Manifest> {
         let (manifest, over) = self.newest.manifest.next(self.number + 1, self.newest.hash);
         for Dropped { object, .. } in over {
             to.bucket.delete(&object.name).map_err(|error| Error::storage(&object.name, error))?;
@@ -118,7 +118,7 @@ impl State {
     }
 
     /// Writes the manifest that was begun.
-    pub(crate) fn end_manifest(&mut self, to: &To<'_>, manifest: Manifest) -> Result<()> {
+    pub(crate) fn end_manifest(&mut self, to: &Call<'_>, manifest: Manifest) -> Result<()> {
         let Some(hash) = manifest::write(to.bucket, &manifest)? else {
             return Err(Error::OtherArchiver { place: to.place.to_owned(), pid: None });
         };
@@ -131,16 +131,6 @@ impl State {
     pub(crate) fn is_of(&self, log_id: u128) -> bool {
         self.newest.manifest.log_id == log_id
     }
-}
-
-/// The archive of a pass.
-#[derive(Clone, Copy)]
-pub(crate) struct To<'a> {
-    pub(crate) bucket: &'a dyn Bucket,
-    /// Its name in messages.
-    pub(crate) place: &'a str,
-    /// Cancels the pass.
-    pub(crate) cancel: &'a AtomicBool,
 }
 
 /// How often the index is archived, and how much of the past is kept.
@@ -164,7 +154,12 @@ impl Policy {
 }
 
 /// Makes one pass.
-pub(crate) fn push(to: &To<'_>, state: &mut State, db: &Db, policy: &Policy) -> Result<PushReport> {
+pub(crate) fn push(
+    to: &Call<'_>,
+    state: &mut State,
+    db: &Db,
+    policy: &Policy,
+) -> Result<PushReport> {
     let place = to.place;
     let last = state.catalog.last().cloned();
     let is_due = policy.is_base_due(&state.catalog);
@@ -216,7 +211,7 @@ fn explain(error: Error, place: &str) -> Error {
 
 /// Writes the manifest of a pass, if it has anything new.
 fn finish(
-    to: &To<'_>,
+    to: &Call<'_>,
     state: &mut State,
     new: Vec<Entry>,
     end: LogPosition,
@@ -247,7 +242,7 @@ fn finish(
 
 /// A pass in progress.
 struct Pass<'a> {
-    to: To<'a>,
+    to: Call<'a>,
     catalog: &'a Catalog,
     /// The archive's last piece.
     last: Option<&'a Piece>,
@@ -263,7 +258,7 @@ struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    fn new(to: To<'a>, state: &'a State) -> Self {
+    fn new(to: Call<'a>, state: &'a State) -> Self {
         Self {
             to,
             catalog: &state.catalog,

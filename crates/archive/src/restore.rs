@@ -18,7 +18,7 @@ use std::time::UNIX_EPOCH;
 use plimsoll::{Db, Glsn, Moment, Options};
 use plimsoll_disk::vfs::{Caching, Disk, File, NEW_FOLDER_MARK, Open};
 
-use crate::bucket::Bucket;
+use crate::bucket::Call;
 use crate::catalog::Catalog;
 use crate::error::{Damage, Error, MISSING, Result};
 use crate::manifest::{self, BaseFile, BaseKind};
@@ -46,20 +46,20 @@ pub struct RestoreReport {
 }
 
 pub(crate) fn restore(
-    bucket: &dyn Bucket,
-    place: &str,
+    call: &Call<'_>,
     disk: &Arc<dyn Disk>,
     dest: &Path,
     options: Options,
     at: Moment,
 ) -> Result<RestoreReport> {
-    let mut view = View::load(bucket, place)?;
+    let mut view = View::load(call.bucket, call.place)?;
     loop {
         let aim = aim(&view, at)?;
         let new = Place::find(&**disk, dest)?;
-        let made = make(bucket, place, &new, &options, at, &view, aim);
+        let made = make(call, &new, &options, at, &view, aim);
         match made.inspect_err(|_| new.remove())? {
             Made::Store(report) => {
+                call.check().inspect_err(|_| new.remove())?;
                 new.finish()?;
                 return Ok(report);
             }
@@ -80,8 +80,7 @@ enum Made {
 
 /// Makes the store from the objects of a view.
 fn make(
-    bucket: &dyn Bucket,
-    place: &str,
+    call: &Call<'_>,
     new: &Place<'_>,
     options: &Options,
     at: Moment,
@@ -98,12 +97,12 @@ fn make(
             return Err(out_of_reach(catalog, at, damage, &bad));
         };
         new.clear()?;
-        let mut fetch = Fetch { bucket, disk: new.disk, new: &new.path, report: &mut report };
+        let mut fetch = Fetch { call, disk: new.disk, new: &new.path, report: &mut report };
         let Some(Broken { found, planned }) = fetch.all(catalog, &plan)? else {
-            break complete(new, options.clone(), at, &plan)?;
+            break complete(call, new, options.clone(), at, &plan)?;
         };
         if found.what == MISSING
-            && let Some(newer) = view.without(bucket, place, &planned)?
+            && let Some(newer) = view.without(call.bucket, call.place, &planned)?
         {
             return Ok(Made::Newer(Box::new(newer)));
         }
@@ -166,6 +165,7 @@ fn out_of_reach(catalog: &Catalog, at: Moment, damage: Vec<Damage>, bad: &Bad) -
 /// Completes and verifies the store. Returns its newest GLSN, its problems, and whether the plan
 /// reaches the requested moment.
 fn complete(
+    call: &Call<'_>,
     new: &Place<'_>,
     options: Options,
     at: Moment,
@@ -173,7 +173,9 @@ fn complete(
 ) -> Result<(Glsn, Vec<String>, bool)> {
     // If damage is in the way, end with the last piece.
     let until = if plan.is_whole { at } else { Moment::Newest };
+    call.check()?;
     let end = Db::complete_files(&new.path, options.clone(), until)?;
+    call.check()?;
     let last = plan.end().position();
     if end.glsn == last.glsn && end.chain != last.chain {
         return Err(Error::Store(plimsoll::Error::Forked {
@@ -273,7 +275,7 @@ impl From<Damage> for Broken {
 
 /// Reads the objects of a plan into files.
 struct Fetch<'a> {
-    bucket: &'a dyn Bucket,
+    call: &'a Call<'a>,
     disk: &'a dyn Disk,
     new: &'a Path,
     report: &'a mut RestoreReport,
@@ -302,7 +304,7 @@ impl Fetch<'_> {
             }
         }
         if let Some(base) = plan.base {
-            let files = match manifest::read_json::<Vec<BaseFile>>(self.bucket, &base.list)? {
+            let files = match manifest::read_json::<Vec<BaseFile>>(self.call.bucket, &base.list)? {
                 Ok(files) => files,
                 Err(what) => {
                     return Ok(Some(Damage { object: base.list.name.clone(), what }.into()));
@@ -349,7 +351,9 @@ impl Fetch<'_> {
         file: &dyn File,
         mut at: u64,
     ) -> Result<Option<Damage>> {
-        let what = object::read(self.bucket, object, &mut |piece| {
+        self.call.check()?;
+        let what = object::read(self.call.bucket, object, &mut |piece| {
+            self.call.check()?;
             file.write_at(piece, at).map_err(failed(path))?;
             at += piece.len() as u64;
             Ok(())

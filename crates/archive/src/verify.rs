@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use plimsoll::Glsn;
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, Call};
 use crate::error::{Damage, Error, MISSING, Result};
 use crate::manifest::{self, BaseFile, Dropped, Found};
 use crate::object::{self, ObjectRef};
@@ -43,13 +43,12 @@ pub struct VerifyReport {
 }
 
 pub(crate) fn verify(
-    bucket: &dyn Bucket,
-    place: &str,
+    call: &Call<'_>,
     progress: &mut dyn FnMut(VerifyProgress),
 ) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
-    manifests(bucket, &mut report)?;
-    let view = View::load(bucket, place)?;
+    manifests(call.bucket, &mut report)?;
+    let view = View::load(call.bucket, call.place)?;
     let (newest, catalog) = (view.manifest(), &view.catalog);
     let is_list = |damage: &&Damage| newest.lists.iter().any(|list| list.name == damage.object);
     report.damage.extend(view.damage.iter().filter(is_list).cloned());
@@ -59,8 +58,7 @@ pub(crate) fn verify(
     let mut bad: Bad =
         report.damage.iter().map(|it| (it.object.clone(), it.what.clone())).collect();
     let mut check = Check {
-        bucket,
-        place,
+        call,
         view: &view,
         newer: None,
         named: newest.lists.iter().map(|list| list.name.clone()).collect(),
@@ -79,7 +77,7 @@ pub(crate) fn verify(
     }
     for base in &catalog.bases {
         check.named.insert(base.list.name.clone());
-        match manifest::read_json::<Vec<BaseFile>>(bucket, &base.list)? {
+        match manifest::read_json::<Vec<BaseFile>>(call.bucket, &base.list)? {
             Err(what) if check.is_dropped(&what, &base.list.name)? => knows_all_names = false,
             Ok(files) => {
                 total += files.len() as u64;
@@ -112,7 +110,7 @@ pub(crate) fn verify(
             report.notes.push(Damage { object: object.name.clone(), what: what.to_owned() });
         }
     }
-    let last = manifest::numbers(bucket)?.last().copied();
+    let last = manifest::numbers(call.bucket)?.last().copied();
     if knows_all_names && last == Some(newest.number) {
         report.notes.extend(check.unnamed()?);
     }
@@ -152,8 +150,7 @@ fn manifests(bucket: &dyn Bucket, report: &mut VerifyReport) -> Result<()> {
 }
 
 struct Check<'a> {
-    bucket: &'a dyn Bucket,
-    place: &'a str,
+    call: &'a Call<'a>,
     view: &'a View,
     /// The archive as of a later moment, if an object was missing.
     newer: Option<View>,
@@ -169,7 +166,7 @@ impl Check<'_> {
         }
         if self.newer.as_ref().is_none_or(|newer| newer.names(object)) {
             let newest = self.newer.as_ref().unwrap_or(self.view);
-            self.newer = newest.newer(self.bucket, self.place)?.or(self.newer.take());
+            self.newer = newest.newer(self.call.bucket, self.call.place)?.or(self.newer.take());
         }
         Ok(self.newer.as_ref().is_some_and(|newer| !newer.names(object)))
     }
@@ -186,9 +183,10 @@ impl Check<'_> {
             let known = report.damage.iter().find(|damage| damage.object == object.name);
             return Ok(known.map(|damage| damage.what.clone()));
         }
+        self.call.check()?;
         report.objects += 1;
         report.bytes += object.length;
-        match object::read(self.bucket, object, &mut |_| Ok(()))? {
+        match object::read(self.call.bucket, object, &mut |_| self.call.check())? {
             Some(what) if self.is_dropped(&what, planned)? => Ok(None),
             what => Ok(what),
         }
@@ -198,7 +196,8 @@ impl Check<'_> {
     fn unnamed(&self) -> Result<Vec<Damage>> {
         let mut unnamed = Vec::new();
         for folder in ["segments", "blobs", "index", "lists"] {
-            let listed = self.bucket.list(folder).map_err(|error| Error::storage(folder, error))?;
+            let listed =
+                self.call.bucket.list(folder).map_err(|error| Error::storage(folder, error))?;
             let unknown = listed.into_iter().filter(|name| !self.named.contains(name));
             unnamed.extend(unknown.map(|object| Damage { object, what: UNNAMED.to_owned() }));
         }

@@ -117,17 +117,31 @@ pub(crate) fn named_twice(option: &str, name: &str, other: &str) -> Failure {
 /// Names the existing branches if one does not exist.
 pub(crate) fn explain(db: &Db, error: Error) -> Failure {
     let Error::InvalidInput(InvalidInput::NoBranch { name }) = &error else { return error.into() };
-    let Ok(branches) = db.branches() else { return error.into() };
+    let Ok(known) = known(db) else { return error.into() };
+    Failure::usage(format!(
+        "there is no branch `{name}` in this store; there are: {known}. `plimsoll branch create` \
+         creates one"
+    ))
+}
+
+/// The names of the branches.
+fn known(db: &Db) -> Result<String, Failure> {
+    let branches = db.branches()?;
     let mut names: Vec<String> = vec![MAIN.to_owned()];
     names.extend(branches.into_iter().map(|branch| branch.name));
     let more = names.len().saturating_sub(NAMES_MAX);
     names.truncate(NAMES_MAX);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    Failure::usage(format!(
-        "there is no branch `{name}` in this store; there are: {}{more}. `plimsoll branch create` \
-         creates one",
-        names.join(", ")
-    ))
+    Ok(format!("{}{more}", names.join(", ")))
+}
+
+/// The error for a word that is neither the name of a branch nor that of a tag.
+pub(crate) fn no_branch_or_tag(db: &Db, name: &str) -> Result<Failure, Failure> {
+    let (branches, tags) = (known(db)?, moment::known_tags(db, name)?);
+    Ok(Failure::usage(format!(
+        "there is no branch or tag `{name}` in this store; the branches are: {branches}; of tags, \
+         {tags}"
+    )))
 }
 
 /// Lists all branches.

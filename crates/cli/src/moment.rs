@@ -101,17 +101,22 @@ fn edits(from: &str, to: &str) -> usize {
     row[to.len()]
 }
 
-/// The message for a name that is not a tag of the store.
-pub(crate) fn no_tag(db: &Db, name: &str) -> Result<String, Failure> {
+/// The tags of the store, of many those that are most like `name`.
+pub(crate) fn known_tags(db: &Db, name: &str) -> Result<String, Failure> {
     let mut names: Vec<String> = db.tags()?.into_iter().map(|tag| tag.name).collect();
-    let known = match names.len() {
+    Ok(match names.len() {
         0 => "there are none".to_owned(),
         1..=NAMES_SHOWN => format!("there are: {}", names.join(", ")),
         count => {
             names.sort_by_cached_key(|known| edits(name, known));
             format!("the closest of {count} are: {}", names[..NAMES_SHOWN].join(", "))
         }
-    };
+    })
+}
+
+/// The message for a name that is not a tag of the store.
+pub(crate) fn no_tag(db: &Db, name: &str) -> Result<String, Failure> {
+    let known = known_tags(db, name)?;
     Ok(format!(
         "there is no tag `{name}` in this store; {known}. `plimsoll tag create` creates one"
     ))
@@ -135,10 +140,14 @@ pub(crate) fn glsn(db: &Db, at: &At, keyspace: &str) -> Result<u64, Failure> {
              whole store; {EXAMPLES}"
         ))),
         At::Tag(name) => match db.tag_at(name) {
-            Err(Error::InvalidInput(InvalidInput::NoTag { .. })) => Err(Failure::usage(format!(
-                "{}. For another moment, {EXAMPLES}",
-                no_tag(db, name)?
-            ))),
+            Err(Error::InvalidInput(InvalidInput::NoTag { .. })) => {
+                let is_branch = name == MAIN || db.branch(name).is_ok();
+                let hint = match is_branch {
+                    true => format!("`{name}` is a branch: write {name}@{{newest}}"),
+                    false => format!("For another moment, {EXAMPLES}"),
+                };
+                Err(Failure::usage(format!("{}. {hint}", no_tag(db, name)?)))
+            }
             tag => Ok(tag?.glsn.0),
         },
         At::Time(time) => match last_at(db, &[keyspace.to_owned()], *time)? {

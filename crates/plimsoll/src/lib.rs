@@ -135,6 +135,8 @@ mod documents {
     struct NameAMoment;
     #[doc = include_str!("../../../docs/how-to/use-branches.md")]
     struct UseBranches;
+    #[doc = include_str!("../../../docs/how-to/sync-two-stores.md")]
+    struct SyncTwoStores;
     #[doc = include_str!("../../../docs/how-to/undo-a-commit.md")]
     struct UndoACommit;
     #[doc = include_str!("../../../docs/how-to/share-a-store-between-processes.md")]

@@ -13,6 +13,7 @@
 
 mod bases;
 pub(crate) mod branches;
+mod choices;
 pub(crate) mod driver;
 pub(crate) mod graph;
 mod json;

@@ -3,7 +3,7 @@
 
 use std::io::{self, Read};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use plimsoll::{Moment, Retention};
@@ -132,6 +132,81 @@ fn an_archiver_goes_on_after_a_failure() {
         assert!(failures > 2, "{failures} failures");
         assert!(world.restore(Moment::Newest).unwrap().is_whole);
     }
+}
+
+/// Sets a flag before an operation, as a signal handler does.
+#[derive(Debug)]
+struct Cancelling {
+    folder: Folder,
+    left: AtomicI64,
+    flag: Arc<AtomicBool>,
+}
+
+impl Bucket for Cancelling {
+    fn put_new(&self, name: &str, bytes: &mut dyn Read) -> io::Result<Put> {
+        self.folder.put_new(name, bytes)
+    }
+
+    fn get(&self, name: &str) -> io::Result<Option<Object>> {
+        if self.left.fetch_sub(1, Ordering::Relaxed) == 0 {
+            self.flag.store(true, Ordering::Relaxed);
+        }
+        self.folder.get(name)
+    }
+
+    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
+        self.folder.list(folder)
+    }
+
+    fn delete(&self, name: &str) -> io::Result<()> {
+        self.folder.delete(name)
+    }
+}
+
+fn cancelling(world: &World, after: i64) -> (Archive, Arc<AtomicBool>) {
+    let folder = Folder::new(Arc::new(OsDisk::new()), world.path("archive"));
+    let flag = Arc::new(AtomicBool::new(false));
+    let bucket = Cancelling { folder, left: AtomicI64::new(after), flag: Arc::clone(&flag) };
+    let archive = Archive::of(Arc::new(bucket), "the archive");
+    (archive.cancel_on(Arc::clone(&flag)), flag)
+}
+
+#[test]
+fn a_restore_or_verification_ends_when_it_is_cancelled_and_leaves_nothing() {
+    let mut world = World::new(46, Retention::Forever);
+    world.write(40);
+    world.archive().push(world.db()).unwrap();
+    let (mut restores, mut verifications) = (0, 0);
+    let is_cancelled = |error: &Error| matches!(error, Error::Store(plimsoll::Error::Cancelled));
+    for after in 0.. {
+        let (archive, flag) = cancelling(&world, after);
+        let folder = world.path("cancelled");
+        let restored = archive.restore(&folder, options(), Moment::Newest);
+        let is_over = restored.is_ok();
+        assert_eq!(is_over, !flag.load(Ordering::Relaxed), "{restored:?}");
+        if let Err(error) = &restored {
+            assert!(is_cancelled(error), "{error}");
+            let left = std::fs::read_dir(folder.parent().unwrap()).unwrap();
+            let mut left = left.map(|entry| entry.unwrap().file_name());
+            assert!(!left.any(|name| name.to_string_lossy().starts_with("cancelled")));
+            restores += 1;
+        } else {
+            break;
+        }
+    }
+    for after in 0.. {
+        let (archive, flag) = cancelling(&world, after);
+        match archive.verify(&mut |_| {}) {
+            Ok(report) => {
+                assert_eq!(report.damage, []);
+                assert!(!flag.load(Ordering::Relaxed));
+                break;
+            }
+            Err(error) => assert!(is_cancelled(&error), "{error}"),
+        }
+        verifications += 1;
+    }
+    assert!(restores > 3 && verifications > 3, "{restores} and {verifications}");
 }
 
 #[test]

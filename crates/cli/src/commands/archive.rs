@@ -200,7 +200,7 @@ pub(crate) fn find(source: &Path) -> Result<Option<Archive>, Failure> {
 pub(crate) fn restore(
     globals: &Globals,
     args: &Restore,
-    archive: &Archive,
+    archive: Archive,
     output: &mut Output,
 ) -> Outcome {
     let at = match &args.at {
@@ -218,7 +218,15 @@ pub(crate) fn restore(
             ));
         }
     };
-    let report = archive.restore(&args.store, store::options(globals), at)?;
+    let interrupt = Interrupt::listen()?;
+    let archive = archive.cancel_on(interrupt.flag());
+    let report =
+        archive.restore(&args.store, store::options(globals), at).map_err(|error| match error {
+            Error::Store(StoreError::Cancelled) => {
+                Failure::new(Exit::Interrupted, "interrupted. There is no store.")
+            }
+            error => error.into(),
+        })?;
     let is_whole = report.is_whole && report.problems.is_empty();
     let done = if report.is_whole {
         "The store is restored."
@@ -249,7 +257,9 @@ pub(crate) fn restore(
 }
 
 /// `plimsoll verify` of an archive.
-pub(crate) fn verify(archive: &Archive, output: &mut Output) -> Outcome {
+pub(crate) fn verify(archive: Archive, output: &mut Output) -> Outcome {
+    let interrupt = Interrupt::listen()?;
+    let archive = archive.cancel_on(interrupt.flag());
     let progress = Progress::of_items(Some(0), "objects");
     let report = archive.verify(&mut |step| progress.set_of(step.done, step.total))?;
     drop(progress);

@@ -127,6 +127,9 @@ impl State {
         let at = parse_at(text).map_err(Failure::usage)?;
         let at = match at {
             At::Tag(name) if is_branch(db, &name)? => At::Branch { name, at: Box::new(At::Newest) },
+            At::Tag(name) if !has_tag(db, &name)? => {
+                return Err(branches::no_branch_or_tag(db, &name)?);
+            }
             at => at,
         };
         let is_of_main = match &at {

@@ -11,7 +11,7 @@ use crate::store;
 
 pub(crate) fn run(globals: &Globals, args: &Restore, output: &mut Output) -> Outcome {
     if let Some(archive) = archive::find(&args.source)? {
-        return archive::restore(globals, args, &archive, output);
+        return archive::restore(globals, args, archive, output);
     }
     if args.at.is_some() {
         return Err(Failure::usage(

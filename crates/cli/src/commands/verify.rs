@@ -17,7 +17,7 @@ const LOOKS_MAX: u32 = 16;
 
 pub(crate) fn run(globals: &Globals, args: &Verify, output: &mut Output) -> Outcome {
     if let Some(archive) = archive::find(&args.store)? {
-        return archive::verify(&archive, output);
+        return archive::verify(archive, output);
     }
     let progress = Progress::of_bytes(Some(0));
     let look = || {

@@ -323,7 +323,10 @@ fn states_of_branches_and_moments_are_compared() {
     diff(&[&format!("{first}..{first}"), "--branch", "draft"]).ok();
     diff(&["1..draft@{1}"]).ok();
     assert_eq!(diff(&["1..draft"]).fails(1, &[]).text(), "~\t1\t1\ta\t\n");
-    diff(&["main..none"]).fails(2, &["no tag `none`"]);
+    diff(&["main..none"])
+        .fails(2, &["no branch or tag `none`", "are: main, draft; of tags, there are none"]);
+    run(&["get", &store, "a", "--at", "draft"])
+        .fails(2, &["no tag `draft`", "`draft` is a branch: write draft@{newest}"]);
     diff(&["main"]).fails(2, &["the later moment is missing", "main..draft"]);
     diff(&["main..draft", "a", "b"]).fails(2, &["names both moments"]);
     diff(&["main.."]).fails(2, &["not a moment"]);

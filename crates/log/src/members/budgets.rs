@@ -166,6 +166,13 @@ impl Budgets {
         self.table.notify();
     }
 
+    /// Publishes that this member keeps the budget that it had before [`Budgets::grow`]. Wakes
+    /// nobody, because this member would wake itself and try to grow again and again. A member that
+    /// got less memory meanwhile checks again soon.
+    pub fn has_not_grown(&self, bytes: u64) {
+        self.table.set(SlotWord::Budget, bytes);
+    }
+
     /// Tries to get this member's whole share of memory; returns its budget from now on. Not called
     /// while it joins or leaves.
     ///
@@ -271,6 +278,23 @@ mod tests {
             });
         });
         assert_eq!(request_memory(&two), Ok(First::Bytes(32)));
+    }
+
+    #[test]
+    fn a_member_that_cannot_grow_wakes_nobody_and_leaves_the_memory_to_others() {
+        let world = World::new();
+        let (_one, one) = world.enter(6, true);
+        assert_eq!(request_memory(&one), Ok(First::Bytes(96)));
+        one.joined();
+        one.budgets.has_memory(40);
+        let seen = one.table.state();
+        for _ in 0..3 {
+            assert_eq!(one.budgets.grow(), Ok(Some(96)));
+            one.budgets.has_not_grown(40);
+        }
+        assert_eq!(one.table.state(), seen);
+        let (_two, two) = world.enter(7, false);
+        assert_eq!(request_memory(&two), Ok(First::Bytes(48)));
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::types::branches::{MAIN_CHAIN, decode_merge_key};
 use crate::types::error::{Result, show_key};
 use crate::types::expiry::Expiry;
 use crate::types::index_key::IndexKey;
-use crate::types::keyspaces::{BRANCHES, CURSORS, TAGS, is_internal};
+use crate::types::keyspaces::{BRANCHES, CURSORS, IDS, TAGS, is_internal};
 use crate::types::times::of_micros;
 use crate::types::value::Value;
 use crate::types::version::{OwnedStored, Stored};
@@ -142,6 +142,23 @@ impl Commit {
             let key = IndexKey::new(operation.key);
             key.is_in(BRANCHES) && decode_merge_key(key.user_key()).is_none()
         }))
+    }
+
+    /// Whether the commit only recorded the ids of others ([`Db::commit_id`](crate::Db::commit_id)),
+    /// or the address of another store ([`Db::add_remote`](crate::Db::add_remote)).
+    ///
+    /// # Errors
+    /// Corruption, or a newer format.
+    pub fn records_ids(&self) -> Result<bool> {
+        let mut has_ids = false;
+        for change in self.changes()? {
+            let change = change?;
+            if change.space() != IDS || change.branch().is_some() {
+                return Ok(false);
+            }
+            has_ids = true;
+        }
+        Ok(has_ids)
     }
 
     /// Present name of the branch on which it changed keys; `None`: main, or it changed only the

@@ -126,6 +126,11 @@ pub(crate) struct Measure {
 }
 
 impl Measure {
+    /// When the value expires.
+    pub(crate) fn expiry(self) -> Option<Expiry> {
+        self.expiry
+    }
+
     /// Whether the key has a value as of a moment, if this is its newest version.
     pub(crate) fn is_live(&self, at: AsOf<'_>) -> bool {
         self.bytes.is_some() && self.expiry.is_none_or(|expiry| !expiry.has_passed(at.micros()))

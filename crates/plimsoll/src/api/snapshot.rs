@@ -273,15 +273,6 @@ impl Snapshot {
         }
     }
 
-    /// The chain and the commit that wrote the version of a key that the snapshot sees, which may
-    /// be a deletion; `None` if there is none, or a range deletion hides it.
-    pub(crate) fn origin(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<(u32, Glsn)>> {
-        let key = self.key(keyspace, key)?;
-        let (key, at) = self.place(&key)?;
-        let hit = self.store.reader.read(|view| view.get(&key, at.glsn))?;
-        Ok(hit.map(|hit| (branch_key::chain_of(&key), hit.glsn())))
-    }
-
     /// The commit that wrote or deleted the value of a key that the snapshot sees, the last one;
     /// `None` if there is none, or its deletion is no longer stored.
     pub(crate) fn written_by(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Glsn>> {

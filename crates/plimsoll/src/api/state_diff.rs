@@ -25,6 +25,8 @@ pub(crate) struct StateDiff {
     states: [State; 2],
     /// `None` after the end.
     keys: Option<Keys>,
+    /// Whether values that expire at different times differ.
+    compares_expiries: bool,
 }
 
 /// A keyspace in a state.
@@ -133,7 +135,14 @@ impl StateDiff {
             let dropped = dropped.unwrap_or(Glsn::NONE);
             Keys::All { scans, dropped, newer: usize::from(b > a) }
         };
-        Ok(Self { store, states: [first, second], keys: Some(keys) })
+        let states = [first, second];
+        Ok(Self { store, states, keys: Some(keys), compares_expiries: false })
+    }
+
+    /// Also returns the keys with the same value that expires at another time.
+    pub(crate) fn comparing_expiries(mut self) -> Self {
+        self.compares_expiries = true;
+        self
     }
 
     /// The next difference; an error ends the iteration.
@@ -147,13 +156,17 @@ impl StateDiff {
 
     fn step(&mut self) -> Result<Option<Difference>> {
         self.store.check_open()?;
-        let Self { store, states, keys } = self;
+        let Self { store, states, keys, compares_expiries } = self;
         let Some(keys) = keys else { return Ok(None) };
         loop {
             let Some((key, by)) = keys.next(store)? else { return Ok(None) };
             let [before, after] = states;
             let seen = [before.version(&key)?, after.version(&key)?];
-            if is_same(store, &seen)? {
+            let has_other_expiry = || match &seen {
+                [Some(before), Some(after)] => before.measure.expiry() != after.measure.expiry(),
+                _ => false,
+            };
+            if is_same(store, &seen)? && !(*compares_expiries && has_other_expiry()) {
                 continue;
             }
             let by = match keys {

@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::engine::Engine;
-use crate::engine::tag_commits::check_readable;
+use crate::engine::{Engine, tag_commits};
 use crate::index::sources::view::Direction;
 use crate::read::lens::Lens;
 use crate::read::span::Span;
@@ -22,7 +21,6 @@ use crate::types::branches::{
     check_branch_name, merge_prefix,
 };
 use crate::types::error::{Error, Result};
-use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::{BRANCHES, IDS, IDS_POSITION, Keyspace, SIDE};
 use crate::types::tags::Tagged;
@@ -73,11 +71,11 @@ fn create_on(
     // Before its fork, a branch is what its parent was.
     let parent = store.reader.snapshots.branches.known().seen_by(wanted, at);
     // What is readable now stays so, because the moment is open.
-    check_fork(store, parent, at)?;
+    check_readable(store, parent, at)?;
     let branches = &store.reader.snapshots.branches;
     let unused = unused_id(store, branches.known().counter().next)?;
     branches.make_room(&store.reader.budget, name)?;
-    let created = change(store, |known, counter| {
+    let created = change(store, |known, counter, _| {
         if known.find(name).is_ok() {
             return Err(InvalidInput::BranchExists { name: name.to_owned() }.into());
         }
@@ -128,7 +126,7 @@ pub(crate) fn rename(store: &Arc<Engine>, from: &str, to: &str) -> Result<()> {
     }
     check_branch_name(to)?;
     store.check_writable()?;
-    change(store, |known, counter| {
+    change(store, |known, counter, _| {
         let id = known.find(from)?;
         if known.find(to).is_ok() {
             return Err(InvalidInput::BranchExists { name: to.to_owned() }.into());
@@ -144,13 +142,10 @@ pub(crate) fn delete(store: &Arc<Engine>, name: &str) -> Result<()> {
         return Err(InvalidInput::MainBranch.into());
     }
     store.check_writable()?;
-    let position = KeyBuffer::new(IDS, IDS_POSITION)?;
-    let at = AsOf::unexpiring(store.committer.sequencer.applied());
-    let exchanges = store.reader.contains(&position, at)?;
-    change(store, |known, counter| {
+    change(store, |known, counter, has_ids| {
         let id = known.find(name)?;
         let chain = alive(known, id)?;
-        let Removal { removed, dead_groups } = known.without(id, exchanges);
+        let Removal { removed, dead_groups } = known.without(id, has_ids);
         let mut changes: Changes = removed.iter().map(|chain| (*chain, None)).collect();
         if !removed.contains(&id) {
             changes.push((id, Some(Chain { name: None, ..chain.clone() })));
@@ -212,8 +207,9 @@ fn no_branch(name: &str) -> Error {
     InvalidInput::NoBranch { name: name.to_owned() }.into()
 }
 
-/// Commits the change that `plan` computes from the present registry.
-fn change(store: &Arc<Engine>, plan: impl Fn(&Known, Counter) -> Result<Plan>) -> Result<()> {
+/// Commits the change that `plan` computes from the present registry, and from whether the ids of
+/// commits have been asked for.
+fn change(store: &Arc<Engine>, plan: impl Fn(&Known, Counter, bool) -> Result<Plan>) -> Result<()> {
     let branches = &store.reader.snapshots.branches;
     let changing = branches.lock_changing();
     let mut conflicts = 0;
@@ -230,7 +226,9 @@ fn change(store: &Arc<Engine>, plan: impl Fn(&Known, Counter) -> Result<Plan>) -
         }
         // The known one is greater if damage has destroyed the record.
         let counter = Counter { next: counter.next.max(known.next), ..counter };
-        let Plan { changes, dead_groups, counter } = plan(&branches.known(), counter)?;
+        let ids = store.reader.keyspaces.handle(IDS, "".into());
+        let has_ids = tx.contains_key(&ids, IDS_POSITION)?;
+        let Plan { changes, dead_groups, counter } = plan(&branches.known(), counter, has_ids)?;
         let counter = Counter { changes: counter.changes + 1, ..counter };
         for (id, chain) in &changes {
             match chain {
@@ -269,16 +267,16 @@ fn change(store: &Arc<Engine>, plan: impl Fn(&Known, Counter) -> Result<Plan>) -
             ordered => ordered?,
         };
         // Before the wait, which may fail (`Stalled`) although the commit stays.
-        branches.changed(changes, counter, ticket.glsn());
+        branches.changed(changes, counter, ticket.glsn(), &store.reader.snapshots.tags);
         drop(changing);
         return ticket.wait().map(drop);
     }
 }
 
-/// Fails unless a chain can be read at the moment at which another one leaves it.
-fn check_fork(store: &Engine, parent: u32, at: Glsn) -> Result<()> {
-    if parent == MAIN_CHAIN {
-        return check_readable(store, at);
+/// Fails unless a chain can be read at a moment.
+pub(crate) fn check_readable(store: &Engine, chain: u32, at: Glsn) -> Result<()> {
+    if chain == MAIN_CHAIN {
+        return tag_commits::check_readable(store, at);
     }
     store.reader.index.sources.view().check_readable(&Span::of_keyspace(SIDE).first(), at)
 }

@@ -121,7 +121,9 @@ fn change(
             ordered => ordered?,
         };
         // Before the wait, which may fail (`Stalled`) although the commit stays.
-        store.reader.snapshots.tags.changed(name, tag, ticket.glsn());
+        let snapshots = &store.reader.snapshots;
+        snapshots.tags.changed(name, tag, ticket.glsn());
+        snapshots.branches.tags_changed(&snapshots.tags);
         ticket.wait()?;
         return Ok(());
     }

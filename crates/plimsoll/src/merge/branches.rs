@@ -6,12 +6,11 @@ use std::fmt;
 use crate::api::branches::Branch;
 use crate::api::db::Db;
 use crate::api::snapshot::{Moment, Snapshot};
+use crate::merge::choices::{Choices, choose};
 use crate::merge::driver::{Base, Merge, MergeOutcome};
-use crate::merge::rule::MergeRule;
 use crate::merge::steps::MergeSteps;
 use crate::types::error::Result;
 use crate::types::invalid_input::InvalidInput;
-use crate::types::keyspaces::Keyspace;
 
 /// A merge of a branch that has not run yet; see [`Db::merge`].
 ///
@@ -34,8 +33,7 @@ pub struct BranchMerge {
     db: Db,
     from: Branch,
     into: Branch,
-    rules: Vec<(Keyspace, MergeRule)>,
-    metadata: Option<Vec<u8>>,
+    choices: Choices,
 }
 
 impl Db {
@@ -67,32 +65,17 @@ impl Db {
     ///
     /// Keyspaces belong to the store, not to a branch. Those that exist now are merged.
     pub fn merge(&self, from: &Branch) -> BranchMerge {
-        BranchMerge {
-            db: self.clone(),
-            from: from.clone(),
-            into: self.main(),
-            rules: Vec::new(),
-            metadata: None,
-        }
+        let (db, from, into) = (self.clone(), from.clone(), self.main());
+        BranchMerge { db, from, into, choices: Choices::default() }
     }
 }
+
+choose!(BranchMerge: rule metadata);
 
 impl BranchMerge {
     /// Sets the branch that is changed.
     pub fn into(mut self, branch: &Branch) -> Self {
         self.into = branch.clone();
-        self
-    }
-
-    /// Sets what becomes of the keys of a keyspace that both branches changed.
-    pub fn rule(mut self, keyspace: &Keyspace, rule: MergeRule) -> Self {
-        self.rules.push((keyspace.clone(), rule));
-        self
-    }
-
-    /// Sets other metadata of the new commit, up to 64 KiB.
-    pub fn metadata(mut self, metadata: impl Into<Vec<u8>>) -> Self {
-        self.metadata = Some(metadata.into());
         self
     }
 
@@ -130,10 +113,9 @@ impl BranchMerge {
         let theirs = self.from.snapshot_at(Moment::Newest)?;
         // Fails early if the branch was deleted.
         drop::<Snapshot>(self.into.snapshot_at(Moment::Newest)?);
-        let metadata = self.metadata.clone();
-        let metadata =
-            metadata.unwrap_or_else(|| format!("merge of branch {}", self.from.name()).into());
-        let rules = self.rules.clone().into();
+        let metadata = format!("merge of branch {}", self.from.name());
+        let metadata = self.choices.metadata_or(metadata);
+        let rules = self.choices.rules.clone().into();
         let into = self.into.lens.clone();
         Ok(Merge { base: Base::CommonAncestors, theirs, into, scopes: None, rules, metadata })
     }

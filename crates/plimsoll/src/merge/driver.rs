@@ -7,7 +7,7 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::api::snapshot::Snapshot;
 use crate::engine::Engine;
-use crate::merge::bases::Bases;
+use crate::merge::bases::{Bases, Limit};
 use crate::merge::graph::Graph;
 use crate::merge::keys::Scope;
 use crate::merge::rule::{Resolved, read_whole};
@@ -37,8 +37,8 @@ pub enum MergeOutcome {
     /// There was nothing to change, so that nothing was committed.
     UpToDate,
     /// Both sides changed the same keys in different ways. Nothing was written. The iterator finds
-    /// the conflicts again, at the moments of this merge; to resolve them, run the merge with a
-    /// [`MergeRule`](crate::MergeRule).
+    /// the conflicts at the moments of this merge, which stay readable as long as it exists; to
+    /// resolve them, run the merge with a [`MergeRule`](crate::MergeRule).
     Conflicts(MergeSteps),
 }
 
@@ -66,8 +66,8 @@ pub(crate) struct Merge {
 /// Why a transaction is not committed.
 enum Stop {
     Failed(Error),
-    /// There is a conflict with this state.
-    Conflicts(Snapshot),
+    /// There are conflicts.
+    Conflicts(MergeSteps),
 }
 
 impl From<Error> for Stop {
@@ -104,10 +104,7 @@ impl Merge {
             Ok((true, glsn)) => Ok(MergeOutcome::Merged(glsn)),
             Ok((false, _)) => Ok(MergeOutcome::UpToDate),
             Err(Stop::Failed(error)) => Err(error),
-            Err(Stop::Conflicts(ours)) => {
-                let stream = self.stream(store, ours)?;
-                Ok(MergeOutcome::Conflicts(MergeSteps::conflicts(stream)))
-            }
+            Err(Stop::Conflicts(conflicts)) => Ok(MergeOutcome::Conflicts(conflicts)),
         }
     }
 
@@ -136,7 +133,15 @@ impl Merge {
     /// The steps that the merge would take now.
     pub(crate) fn preview(&self, store: &Arc<Engine>) -> Result<MergeSteps> {
         store.check_open()?;
-        Ok(MergeSteps::all(self.stream(store, self.ours(Snapshot::newest(store)))?))
+        let mut left = if self.are_branches() { RELEASED_MAX } else { 0 };
+        loop {
+            let stream = self.stream(store, self.ours(Snapshot::newest(store)))?;
+            // Another merge may have released a base before it was opened here.
+            match stream.sides().check_bases(store) {
+                Err(Error::Trimmed { .. }) if left > 0 => left -= 1,
+                _ => return Ok(MergeSteps::all(stream)),
+            }
+        }
     }
 
     /// A moment, seen on the branch that is changed.
@@ -169,16 +174,7 @@ impl Merge {
                 let mut graph = Graph::new(store, ours.at());
                 let (into, from) = self.chains();
                 let states = graph.common_ancestors((into, ours.at()), (from, self.theirs.at()))?;
-                let mut bases = Vec::with_capacity(states.len());
-                for ((chain, at), contained) in states {
-                    let state = Snapshot::ordered_at(store, store.committer.as_of_past(at)?)?;
-                    let state = match graph.lens(chain)? {
-                        None => state,
-                        Some(lens) => state.on_branch(&lens),
-                    };
-                    bases.push((state, contained));
-                }
-                Ok(Some(Bases::new(bases, graph.into_lease())))
+                Bases::open(store, &mut graph, states, &mut Limit::default()).map(Some)
             }
         }
     }
@@ -203,11 +199,12 @@ impl Merge {
             // Creating or dropping any keyspace is a conflict.
             tx.note_span(&Span::of_keyspace(SYSTEM));
         }
-        let mut stream = self.stream(store, ours.clone())?;
+        let mut stream = self.stream(store, ours)?;
         let mut has_steps = false;
         while let Some((step, theirs)) = stream.next(|part, key| self.note(tx, part, key))? {
             if step.action() == MergeAction::Conflict {
-                return Err(Stop::Conflicts(ours));
+                // The same stream finds the others, because it keeps its moments readable.
+                return Err(Stop::Conflicts(MergeSteps::conflicts(step, stream)));
             }
             apply(tx, step, theirs)?;
             has_steps = true;
@@ -232,7 +229,8 @@ impl Merge {
         let changing = branches.lock_changing();
         let ticket = tx.commit_submit()?;
         // Before the wait, which may fail (`Stalled`) although the commit stays.
-        branches.merged(self.chains(), self.theirs.at(), ticket.glsn());
+        let tags = &store.reader.snapshots.tags;
+        branches.merged(self.chains(), self.theirs.at(), ticket.glsn(), tags);
         drop(changing);
         ticket.wait()
     }

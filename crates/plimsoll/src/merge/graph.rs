@@ -65,8 +65,20 @@ impl<'a> Graph<'a> {
         theirs: State,
     ) -> Result<Vec<(State, Contained)>> {
         let (ours, theirs) = (self.contained(ours)?, self.contained(theirs)?);
+        self.newest_common(&ours, &theirs)
+    }
+
+    /// As [`Graph::common_ancestors`], of what two states, or merges of several, contain.
+    ///
+    /// # Errors
+    /// Disk errors, the budget, or corruption.
+    pub(crate) fn newest_common(
+        &mut self,
+        ours: &Contained,
+        theirs: &Contained,
+    ) -> Result<Vec<(State, Contained)>> {
         let mut common = Vec::new();
-        for (chain, at) in &ours {
+        for (chain, at) in ours {
             let Some(other) = theirs.get(chain) else { continue };
             let at = *at.min(other);
             // Up to its fork, a chain is its parent.
@@ -126,7 +138,7 @@ impl<'a> Graph<'a> {
 
     /// Whether a chain may have written keys after a moment and up to another one. A merge that
     /// wrote none adds only commits of other chains.
-    fn has_commits(&mut self, id: u32, from: Glsn, upto: Glsn) -> Result<bool> {
+    pub(crate) fn has_commits(&mut self, id: u32, from: Glsn, upto: Glsn) -> Result<bool> {
         let spans = match id {
             MAIN_CHAIN => {
                 let keyspaces = self.store.reader.keyspaces.all().into_iter();
@@ -158,7 +170,7 @@ impl<'a> Graph<'a> {
     }
 
     /// What a state contains.
-    pub(crate) fn contained(&mut self, state: State) -> Result<Contained> {
+    fn contained(&mut self, state: State) -> Result<Contained> {
         let (mut contained, mut open) = (Contained::new(), vec![state]);
         while let Some((chain, at)) = open.pop() {
             match contained.entry(chain) {
@@ -176,11 +188,6 @@ impl<'a> Graph<'a> {
             self.merged_into(chain, at, &mut open)?;
         }
         Ok(contained)
-    }
-
-    /// The GLSN at which a chain left its parent.
-    pub(crate) fn fork_of(&mut self, chain: u32) -> Result<Glsn> {
-        Ok(self.chain(chain)?.ok_or_else(damaged_branch)?.fork.at)
     }
 
     /// A chain; `None` if nobody needs it any more.
@@ -229,11 +236,6 @@ impl<'a> Graph<'a> {
             // The older merges of the same chain are in this one.
             from = Bound::Included(key(&merge_prefix(into, chain + 1))?);
         }
-    }
-
-    /// The lease of what was read, to keep it as long as that.
-    pub(crate) fn into_lease(self) -> Lease {
-        self.lease
     }
 
     /// A chain, to read it; `None`: main.

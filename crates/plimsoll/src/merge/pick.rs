@@ -9,15 +9,14 @@ use crate::api::branches::Branch;
 use crate::api::db::Db;
 use crate::api::snapshot::{Moment, Snapshot};
 use crate::engine::branch_commits;
+use crate::merge::choices::{Choices, choose};
 use crate::merge::driver::{Base, Merge, MergeOutcome};
 use crate::merge::json;
 use crate::merge::keys::Scope;
-use crate::merge::rule::MergeRule;
 use crate::merge::steps::MergeSteps;
 use crate::txn::payload::MAX_METADATA_BYTES;
 use crate::types::error::Result;
 use crate::types::invalid_input::InvalidInput;
-use crate::types::keyspaces::Keyspace;
 
 /// The field of metadata that is a JSON object.
 const ORIGIN_FIELD: &str = "cherry_pick_of";
@@ -43,11 +42,7 @@ pub struct CherryPick {
     db: Db,
     glsn: Glsn,
     into: Branch,
-    rules: Vec<(Keyspace, MergeRule)>,
-    /// `None`: all.
-    keyspaces: Option<Vec<Keyspace>>,
-    excluded: Vec<Keyspace>,
-    metadata: Option<Vec<u8>>,
+    choices: Choices,
 }
 
 impl Db {
@@ -87,46 +82,16 @@ impl Db {
     /// a second time. Keyspaces are found by their names, as in a
     /// revert.
     pub fn cherry_pick(&self, glsn: Glsn) -> CherryPick {
-        CherryPick {
-            db: self.clone(),
-            glsn,
-            into: self.main(),
-            rules: Vec::new(),
-            keyspaces: None,
-            excluded: Vec::new(),
-            metadata: None,
-        }
+        CherryPick { db: self.clone(), glsn, into: self.main(), choices: Choices::default() }
     }
 }
+
+choose!(CherryPick: rule keyspace except metadata);
 
 impl CherryPick {
     /// Sets the branch that is changed.
     pub fn into(mut self, branch: &Branch) -> Self {
         self.into = branch.clone();
-        self
-    }
-
-    /// Sets what becomes of the keys of a keyspace that are a conflict otherwise.
-    pub fn rule(mut self, keyspace: &Keyspace, rule: MergeRule) -> Self {
-        self.rules.push((keyspace.clone(), rule));
-        self
-    }
-
-    /// Applies only the changes in this keyspace; may be called for several.
-    pub fn keyspace(mut self, keyspace: &Keyspace) -> Self {
-        self.keyspaces.get_or_insert_default().push(keyspace.clone());
-        self
-    }
-
-    /// Leaves out the changes in this keyspace; may be called for several.
-    pub fn except(mut self, keyspace: &Keyspace) -> Self {
-        self.excluded.push(keyspace.clone());
-        self
-    }
-
-    /// Sets other metadata of the new commit, up to 64 KiB.
-    pub fn metadata(mut self, metadata: impl Into<Vec<u8>>) -> Self {
-        self.metadata = Some(metadata.into());
         self
     }
 
@@ -169,32 +134,20 @@ impl CherryPick {
         let base = Snapshot::of(store, Moment::Glsn(Glsn(glsn.0 - 1)))?;
         // Fails early if the branch was deleted.
         drop::<Snapshot>(self.into.snapshot_at(Moment::Newest)?);
-        for keyspace in self.keyspaces.iter().flatten().chain(&self.excluded) {
-            store.reader.keyspaces.id_of(keyspace)?;
-        }
+        self.choices.check_keyspaces(store)?;
         let commit = self.db.log().commit(glsn)?.ok_or(InvalidInput::NotACommit { glsn })?;
         let changed = Scope::of_commit(store, &commit)?;
-        let (chain, mut scopes) = changed.ok_or(InvalidInput::NothingToPick { glsn })?;
-        let is_in = |keyspaces: &[Keyspace], scope: &Scope| {
-            keyspaces.iter().any(|keyspace| *keyspace.name() == *scope.name)
-        };
-        scopes.retain(|scope| {
-            let is_wanted = self.keyspaces.as_ref().is_none_or(|wanted| is_in(wanted, scope));
-            is_wanted && !is_in(&self.excluded, scope)
-        });
+        let (chain, scopes) = changed.ok_or(InvalidInput::NothingToPick { glsn })?;
         let lens = branch_commits::find_chain(store, chain)?;
         let lens = lens.ok_or(InvalidInput::BranchOfCommitDeleted { glsn })?;
         let [base, theirs] = [base, theirs].map(|state| match &lens {
             None => state,
             Some(lens) => state.on_branch(lens),
         });
-        let metadata = match &self.metadata {
-            Some(metadata) => metadata.clone(),
-            None => with_origin(commit.metadata()?, glsn),
-        };
-        let (base, rules) = (Base::State(base), self.rules.clone().into());
-        let into = self.into.lens.clone();
-        Ok(Merge { base, theirs, into, scopes: Some(scopes), rules, metadata })
+        let metadata = self.choices.metadata_or(with_origin(commit.metadata()?, glsn));
+        let (base, rules) = (Base::State(base), self.choices.rules.clone().into());
+        let (into, scopes) = (self.into.lens.clone(), Some(self.choices.choose(scopes)));
+        Ok(Merge { base, theirs, into, scopes, rules, metadata })
     }
 }
 

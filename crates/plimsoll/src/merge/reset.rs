@@ -8,11 +8,10 @@ use plimsoll_log::glsn::Glsn;
 use crate::api::branches::Branch;
 use crate::api::db::Db;
 use crate::api::snapshot::Moment;
+use crate::merge::choices::{Choices, choose};
 use crate::merge::driver::{Base, Merge, MergeOutcome};
-use crate::merge::keys::Scope;
 use crate::merge::steps::MergeSteps;
 use crate::types::error::Result;
-use crate::types::keyspaces::Keyspace;
 
 /// A reset that has not run yet; see [`Db::reset_to`].
 ///
@@ -36,9 +35,7 @@ use crate::types::keyspaces::Keyspace;
 pub struct Reset {
     branch: Branch,
     to: Moment,
-    /// `None`: all.
-    keyspaces: Option<Vec<Keyspace>>,
-    metadata: Option<Vec<u8>>,
+    choices: Choices,
 }
 
 impl Db {
@@ -94,23 +91,13 @@ impl Branch {
     /// # }
     /// ```
     pub fn reset_to(&self, moment: impl Into<Moment>) -> Reset {
-        Reset { branch: self.clone(), to: moment.into(), keyspaces: None, metadata: None }
+        Reset { branch: self.clone(), to: moment.into(), choices: Choices::default() }
     }
 }
 
+choose!(Reset: keyspace metadata);
+
 impl Reset {
-    /// Resets only this keyspace; may be called for several.
-    pub fn keyspace(mut self, keyspace: &Keyspace) -> Self {
-        self.keyspaces.get_or_insert_default().push(keyspace.clone());
-        self
-    }
-
-    /// Sets other metadata of the new commit, up to 64 KiB.
-    pub fn metadata(mut self, metadata: impl Into<Vec<u8>>) -> Self {
-        self.metadata = Some(metadata.into());
-        self
-    }
-
     /// Returns the steps that the reset would take now, key by key; writes nothing. There are no
     /// conflicts. Works in a store that is open read-only.
     ///
@@ -140,13 +127,9 @@ impl Reset {
         let store = &self.branch.db.store;
         store.check_open()?;
         let theirs = self.branch.snapshot_at(self.to)?;
-        for keyspace in self.keyspaces.iter().flatten() {
-            store.reader.keyspaces.id_of(keyspace)?;
-        }
-        let scopes = self.keyspaces.as_deref().map(Scope::whole_of);
-        let metadata = self.metadata.clone();
-        let metadata =
-            metadata.unwrap_or_else(|| format!("reset to GLSN {}", theirs.at()).into_bytes());
+        self.choices.check_keyspaces(store)?;
+        let scopes = self.choices.scopes(store);
+        let metadata = self.choices.metadata_or(format!("reset to GLSN {}", theirs.at()));
         let rules = Arc::new([]);
         let into = self.branch.lens.clone();
         Ok(Merge { base: Base::Ours, theirs, into, scopes, rules, metadata })

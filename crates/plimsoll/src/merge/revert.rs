@@ -8,13 +8,12 @@ use plimsoll_log::glsn::Glsn;
 use crate::api::branches::Branch;
 use crate::api::db::Db;
 use crate::api::snapshot::Moment;
+use crate::merge::choices::{Choices, choose};
 use crate::merge::driver::{Base, Merge, MergeOutcome};
 use crate::merge::keys::Scope;
-use crate::merge::rule::MergeRule;
 use crate::merge::steps::MergeSteps;
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
-use crate::types::keyspaces::Keyspace;
 
 /// A revert that has not run yet; see [`Db::revert`].
 ///
@@ -35,11 +34,7 @@ use crate::types::keyspaces::Keyspace;
 pub struct Revert {
     branch: Branch,
     glsn: Glsn,
-    rules: Vec<(Keyspace, MergeRule)>,
-    /// `None`: all.
-    keyspaces: Option<Vec<Keyspace>>,
-    excluded: Vec<Keyspace>,
-    metadata: Option<Vec<u8>>,
+    choices: Choices,
 }
 
 impl Db {
@@ -103,42 +98,13 @@ impl Branch {
     /// # }
     /// ```
     pub fn revert(&self, glsn: Glsn) -> Revert {
-        Revert {
-            branch: self.clone(),
-            glsn,
-            rules: Vec::new(),
-            keyspaces: None,
-            excluded: Vec::new(),
-            metadata: None,
-        }
+        Revert { branch: self.clone(), glsn, choices: Choices::default() }
     }
 }
 
+choose!(Revert: rule keyspace except metadata);
+
 impl Revert {
-    /// Sets what becomes of the keys of a keyspace that were changed again since the commit.
-    pub fn rule(mut self, keyspace: &Keyspace, rule: MergeRule) -> Self {
-        self.rules.push((keyspace.clone(), rule));
-        self
-    }
-
-    /// Undoes only what the commit did in this keyspace; may be called for several.
-    pub fn keyspace(mut self, keyspace: &Keyspace) -> Self {
-        self.keyspaces.get_or_insert_default().push(keyspace.clone());
-        self
-    }
-
-    /// Keeps what the commit did in this keyspace; may be called for several.
-    pub fn except(mut self, keyspace: &Keyspace) -> Self {
-        self.excluded.push(keyspace.clone());
-        self
-    }
-
-    /// Sets other metadata of the new commit, up to 64 KiB.
-    pub fn metadata(mut self, metadata: impl Into<Vec<u8>>) -> Self {
-        self.metadata = Some(metadata.into());
-        self
-    }
-
     /// The steps that the revert would take now, key by key; writes nothing. Works in a store open
     /// read-only.
     ///
@@ -178,31 +144,14 @@ impl Revert {
         // The moments are opened first, so that their versions are kept.
         let base = self.branch.snapshot_at(Moment::Glsn(glsn))?;
         let theirs = self.branch.snapshot_at(Moment::Glsn(Glsn(glsn.0 - 1)))?;
-        for keyspace in self.keyspaces.iter().flatten().chain(&self.excluded) {
-            store.reader.keyspaces.id_of(keyspace)?;
-        }
-        let wanted = self.keyspaces.as_deref().map(Scope::whole_of);
-        let scopes = match (self.changed(), wanted) {
+        self.choices.check_keyspaces(store)?;
+        let scopes = match self.changed() {
             // Its keys are found in the index, as long as that retains them.
-            (Err(Error::Trimmed { .. }), None) if self.excluded.is_empty() => None,
-            (Err(Error::Trimmed { .. }), wanted) => {
-                Some(wanted.unwrap_or_else(|| Scope::all(store)))
-            }
-            (changed, None) => Some(changed?),
-            (changed, Some(wanted)) => {
-                let is_wanted = |scope: &Scope| wanted.iter().any(|it| it.name == scope.name);
-                Some(changed?.into_iter().filter(is_wanted).collect())
-            }
+            Err(Error::Trimmed { .. }) => self.choices.scopes(store),
+            changed => Some(self.choices.choose(changed?)),
         };
-        let is_excluded =
-            |scope: &Scope| self.excluded.iter().any(|excluded| *excluded.name() == *scope.name);
-        let scopes = scopes.map(|mut scopes| {
-            scopes.retain(|scope| !is_excluded(scope));
-            scopes
-        });
-        let metadata = self.metadata.clone();
-        let metadata = metadata.unwrap_or_else(|| format!("revert of GLSN {glsn}").into_bytes());
-        let (base, rules) = (Base::State(base), self.rules.clone().into());
+        let metadata = self.choices.metadata_or(format!("revert of GLSN {glsn}"));
+        let (base, rules) = (Base::State(base), self.choices.rules.clone().into());
         let into = self.branch.lens.clone();
         Ok(Merge { base, theirs, into, scopes, rules, metadata })
     }

@@ -105,7 +105,7 @@ pub struct MergeInput<'a> {
     /// The value in the base.
     pub base: Option<&'a [u8]>,
     /// False if branches were merged crosswise, so that both sides come from several states, and
-    /// the key has different values in them; the base is then `None`.
+    /// these changed the key in different ways; the base is then `None`.
     pub is_one_base: bool,
     /// Our value.
     pub ours: Option<&'a [u8]>,

@@ -4,11 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::api::snapshot::Snapshot;
-use crate::engine::Engine;
+use crate::engine::{Engine, branch_commits};
 use crate::merge::bases::Bases;
 use crate::merge::keys::{Keys, Scope};
 use crate::merge::rule::{MergeRule, Resolved, Values};
 use crate::read::point::ValueReader;
+use crate::types::branches::MAIN_CHAIN;
 use crate::types::error::{Result, show_key};
 use crate::types::expiry::Expiry;
 use crate::types::invalid_input::InvalidInput;
@@ -54,6 +55,15 @@ pub(crate) struct Sides {
 }
 
 impl Sides {
+    /// Fails if a base is no longer readable. Otherwise it stays so, because it is open.
+    pub(crate) fn check_bases(&self, store: &Engine) -> Result<()> {
+        let mut bases = self.bases.iter().flat_map(Bases::states);
+        bases.try_for_each(|state| {
+            let chain = state.lens().map_or(MAIN_CHAIN, |lens| lens.ancestry().chain);
+            branch_commits::check_readable(store, chain, state.at())
+        })
+    }
+
     fn get(&self, side: MergeSide) -> &Snapshot {
         match side {
             MergeSide::Base => self.bases.as_ref().map_or(&self.ours, Bases::first),
@@ -268,6 +278,10 @@ impl Stream {
         Self { store: Arc::clone(store), sides, rules, scopes, current: None, has_changes: false }
     }
 
+    pub(crate) fn sides(&self) -> &Sides {
+        &self.sides
+    }
+
     /// Whether theirs has changed a key that was passed.
     pub(crate) fn has_changes(&self) -> bool {
         self.has_changes
@@ -304,27 +318,16 @@ impl Stream {
         }
     }
 
-    /// Reads the base of a key, of which `base` is the value in the first base, if there are
-    /// several; returns false if the key has none because they disagree.
-    fn choose_base(&self, part: &Part, key: &[u8], base: &mut Option<ValueReader>) -> Result<bool> {
-        let several = self.sides.bases.as_ref().filter(|bases| bases.are_several());
-        let (Some(bases), Some(keyspace)) = (several, part.keyspace(MergeSide::Base)) else {
-            return Ok(true);
+    /// The base of a key; `None` if it has none because several disagree.
+    fn base(&self, part: &Part, key: &[u8]) -> Result<Option<Option<ValueReader>>> {
+        let Some(keyspace) = part.keyspace(MergeSide::Base) else { return Ok(Some(None)) };
+        let Some(bases) = &self.sides.bases else {
+            return Ok(Some(self.sides.ours.get_reader(keyspace, key)?));
         };
-        let newest = bases.newest_of(keyspace, key)?;
-        let mut chosen = None;
-        for state in newest {
-            let mut value = state.get_reader(keyspace, key)?;
-            let Some(chosen) = &mut chosen else {
-                chosen = Some(value);
-                continue;
-            };
-            if !is_same(part, (MergeSide::Base, chosen), (MergeSide::Base, &mut value))? {
-                return Ok(false);
-            }
-        }
-        *base = chosen.flatten();
-        Ok(true)
+        let is_same = |a: &mut Option<ValueReader>, b: &mut Option<ValueReader>| {
+            is_same(part, (MergeSide::Base, a), (MergeSide::Base, b))
+        };
+        bases.merged(&|state| state.get_reader(keyspace, key), &is_same)
     }
 
     /// Decides for the side that wrote or deleted a key last.
@@ -349,16 +352,16 @@ impl Stream {
         note: &mut impl FnMut(&Part, Option<&[u8]>) -> Result<()>,
     ) -> Result<Option<(MergeStep, Option<ValueReader>)>> {
         let read = |side| reader(&self.sides, part, side, &key);
-        let (mut base, mut theirs) = (read(MergeSide::Base)?, read(MergeSide::Theirs)?);
-        let is_one_base = self.choose_base(part, &key, &mut base)?;
+        let (base, mut theirs) = (self.base(part, &key)?, read(MergeSide::Theirs)?);
+        // Without a state from which both come, a rule decides.
+        let is_one_base = base.is_some();
+        let mut base = base.flatten();
         let is_untouched = is_one_base
             && is_same(part, (MergeSide::Base, &mut base), (MergeSide::Theirs, &mut theirs))?;
         if is_untouched {
             return Ok(None);
         }
         self.has_changes = true;
-        // Without a state from which both come, a rule decides.
-        base = base.filter(|_| is_one_base);
         // A value that has expired since is not put back.
         let expiry = theirs.as_ref().and_then(ValueReader::expiry);
         let now = self.sides.ours.read_at()?.micros();
@@ -432,16 +435,20 @@ impl Stream {
 pub struct MergeSteps {
     /// `None` past the end.
     stream: Option<Box<Stream>>,
+    /// A conflict that was found before.
+    found: Option<Box<MergeStep>>,
     only_conflicts: bool,
 }
 
 impl MergeSteps {
     pub(crate) fn all(stream: Stream) -> Self {
-        Self { stream: Some(Box::new(stream)), only_conflicts: false }
+        Self { stream: Some(Box::new(stream)), found: None, only_conflicts: false }
     }
 
-    pub(crate) fn conflicts(stream: Stream) -> Self {
-        Self { stream: Some(Box::new(stream)), only_conflicts: true }
+    /// The conflict that a stream has found first, and those that follow.
+    pub(crate) fn conflicts(first: MergeStep, stream: Stream) -> Self {
+        let (stream, found) = (Some(Box::new(stream)), Some(Box::new(first)));
+        Self { stream, found, only_conflicts: true }
     }
 }
 
@@ -449,6 +456,9 @@ impl Iterator for MergeSteps {
     type Item = Result<MergeStep>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if let Some(found) = self.found.take() {
+            return Some(Ok(*found));
+        }
         let next = loop {
             match self.stream.as_mut()?.next(|_, _| Ok(())) {
                 Ok(Some((step, _)))

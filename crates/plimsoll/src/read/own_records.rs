@@ -128,7 +128,9 @@ impl OwnRecords {
     /// # Errors
     /// As for [`OwnRecords::load`].
     pub(crate) fn refresh_tags(&self, at: Glsn) -> Result<()> {
-        self.snapshots.tags.learn(self.named(TAGS, at, damaged_tag, Tagged::decode)?, at);
+        let Snapshots { tags, branches, .. } = &*self.snapshots;
+        tags.learn(self.named(TAGS, at, damaged_tag, Tagged::decode)?, at);
+        branches.tags_changed(tags);
         Ok(())
     }
 
@@ -145,7 +147,7 @@ impl OwnRecords {
             let Stored::Inline(record) = version.stored else { return Err(damaged_branch()) };
             all.add(&self.budget, version.user_key(), record, version.glsn)?;
         }
-        self.snapshots.branches.learn(all, at);
+        self.snapshots.branches.learn(all, at, &self.snapshots.tags);
         Ok(())
     }
 

@@ -238,7 +238,11 @@ pub(super) fn emit(
     }
     for change in commit.changes()? {
         let change = change?;
-        let Some(keyspace) = change.keyspace().filter(|_| is_of_user(&change)) else { continue };
+        if !is_of_user(&change) {
+            continue;
+        }
+        let unknown = || Error::damaged("a commit changed a keyspace whose name is not known");
+        let keyspace = change.keyspace().ok_or_else(unknown)?;
         if let Some((_, end)) = change.deleted_range() {
             if received.is_none() {
                 let end = match end {

@@ -3,13 +3,14 @@
 //!
 //! ```text
 //! "p"                                    -> u64 the first GLSN whose entry was not looked at yet
-//! "c" u32 chain, u64 GLSN (big-endian)   -> 32 bytes id, u8 kind
+//! "c" u32 chain, u64 GLSN (big-endian)   -> 32 bytes id, u8 kind; for each parent: u32 chain, u64 GLSN
 //! "i" 32 bytes id, u32 chain, u64 GLSN   -> u8 kind
 //! "r" 32 bytes id                        -> `Received`, written by the commit itself
 //! ```
 //!
 //! The keys of the second and third kind are written together. A store may have a commit several
-//! times, because a branch that catches up with another one repeats its commits.
+//! times, because a branch that catches up with another one repeats its commits. The parents of a
+//! commit that only makes its chain equal to another one are that one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::api::commits::Commits;
 use crate::api::db::Db;
 use crate::api::snapshot::Snapshot;
 use crate::engine::Engine;
+use crate::merge::graph::{Graph, State};
 use crate::sync::commit_id::{CommitId, ContentHash};
 use crate::sync::contents::{HashSink, Node, damaged, emit, micros_of, node_of};
 use crate::txn::transaction::Transaction;
@@ -67,15 +69,46 @@ pub(super) struct Place {
 
 impl Place {
     /// The state of its chain right after it.
-    pub(super) fn state(&self) -> (u32, Glsn) {
+    pub(super) fn state(&self) -> State {
         (self.chain, self.glsn)
+    }
+}
+
+/// A commit on a chain, and its parents.
+struct Known {
+    id: CommitId,
+    kind: Kind,
+    parents: Vec<(u32, Glsn)>,
+}
+
+impl Known {
+    fn encode(&self) -> Vec<u8> {
+        let mut record = self.id.as_bytes().to_vec();
+        record.push(self.kind as u8);
+        for (chain, glsn) in &self.parents {
+            record.extend_from_slice(&chain.to_le_bytes());
+            record.extend_from_slice(&glsn.0.to_le_bytes());
+        }
+        record
+    }
+
+    fn decode(record: &[u8]) -> Result<Self> {
+        let mut reader = Reader::new(record);
+        let id = reader.take(32).and_then(|id| id.try_into().ok()).ok_or_else(damaged)?;
+        let kind = Kind::of(reader.u8().ok_or_else(damaged)?)?;
+        let mut known = Self { id: CommitId::from_bytes(id), kind, parents: Vec::new() };
+        while reader.remaining() > 0 {
+            let parent = reader.u32().zip(reader.u64()).ok_or_else(damaged)?;
+            known.parents.push((parent.0, Glsn(parent.1)));
+        }
+        Ok(known)
     }
 }
 
 /// The commits whose ids are known, but not written yet.
 #[derive(Default)]
 struct Batch {
-    places: BTreeMap<(u32, Glsn), (CommitId, Kind)>,
+    places: BTreeMap<(u32, Glsn), Known>,
 }
 
 /// The ids of a store.
@@ -122,7 +155,7 @@ impl Ids {
             let (mut batch, mut from) = (Batch::default(), next);
             let first = self.store().reader.log.bounds().first;
             if first > next {
-                self.pass_trimmed(Glsn(first.0 - 1), &mut batch);
+                self.pass_trimmed(next, Glsn(first.0 - 1), &mut batch)?;
                 from = first;
             }
             let upto = self.read(from, newest, &mut batch)?;
@@ -130,11 +163,10 @@ impl Ids {
                 return Ok(());
             }
             self.store().check_writable()?;
-            for ((chain, glsn), (id, kind)) in &batch.places {
-                let mut record = id.as_bytes().to_vec();
-                record.push(*kind as u8);
-                tx.put(&self.space, commit_key(*chain, *glsn), &record)?;
-                tx.put(&self.space, place_key(id, *chain, *glsn), [*kind as u8])?;
+            for ((chain, glsn), known) in &batch.places {
+                tx.put(&self.space, commit_key(*chain, *glsn), known.encode())?;
+                let kind = [known.kind as u8];
+                tx.put(&self.space, place_key(&known.id, *chain, *glsn), kind)?;
             }
             tx.put(&self.space, IDS_POSITION, upto.next().0.to_le_bytes())?;
             match tx.commit() {
@@ -145,15 +177,26 @@ impl Ids {
         }
     }
 
-    /// Notes for each chain that the commits up to `upto` are not known.
-    fn pass_trimmed(&self, upto: Glsn, batch: &mut Batch) {
+    /// Notes for each chain with commits that the log no longer has, the last at `upto`, that these
+    /// are not known.
+    fn pass_trimmed(&self, next: Glsn, upto: Glsn, batch: &mut Batch) -> Result<()> {
         let store = self.db.id();
-        let known = self.store().reader.snapshots.branches.known();
-        let chains = known.forks().filter(|(_, fork)| *fork < upto).map(|(chain, _)| chain);
-        for chain in chains.chain([MAIN_CHAIN]) {
-            let id = CommitId::of_trimmed(store, chain, upto.0);
-            batch.places.insert((chain, upto), (id, Kind::Trimmed));
+        let chains: Vec<(u32, Glsn)> = {
+            let known = self.store().reader.snapshots.branches.known();
+            let forks = known.forks().filter(|(_, fork)| *fork < upto);
+            forks.chain([(MAIN_CHAIN, Glsn::NONE)]).collect()
+        };
+        let now = Snapshot::newest(self.store());
+        let mut graph = Graph::new(self.store(), now.read_at()?.glsn);
+        for (chain, fork) in chains {
+            let from = fork.max(Glsn(next.0 - 1));
+            if graph.has_commits(chain, from, upto)? {
+                let id = CommitId::of_trimmed(store, chain, upto.0);
+                let known = Known { id, kind: Kind::Trimmed, parents: Vec::new() };
+                batch.places.insert((chain, upto), known);
+            }
         }
+        Ok(())
     }
 
     /// Finds the ids of commits from `from` on; returns the last entry that was looked at.
@@ -167,71 +210,89 @@ impl Ids {
                 break;
             }
             let Some(node) = node_of(&commit)? else { continue };
-            if let Some((id, kind)) = self.id_of(&commit, &node, &snapshot, batch)? {
-                batch.places.insert((node.chain, glsn), (id, kind));
+            if let Some(known) = self.known(&commit, &node, &snapshot, batch)? {
+                batch.places.insert((node.chain, glsn), known);
             }
         }
         let passed = Glsn(commits.position().0.saturating_sub(1));
         Ok(passed.max(Glsn(from.0 - 1)).min(newest))
     }
 
-    /// The id of a commit; `None` if its chain was removed.
-    fn id_of(
+    /// The id of a commit, and its parents; `None` if its chain was removed.
+    fn known(
         &self,
         commit: &Commit,
         node: &Node,
         snapshot: &Snapshot,
         batch: &Batch,
-    ) -> Result<Option<(CommitId, Kind)>> {
-        if let Some((id, received)) = &node.received {
-            let kind = if received.is_advance { Kind::Advance } else { Kind::Whole };
-            return Ok(Some((*id, kind)));
-        }
-        let Some(parents) = self.parents_in(commit, node, snapshot, batch)? else {
+    ) -> Result<Option<Known>> {
+        let Some(mut parents) = self.parents_in(commit, node, snapshot, batch)? else {
             return Ok(None);
         };
-        let mut sink = HashSink { store: self.store(), hash: ContentHash::default() };
-        emit(commit, None, &mut sink)?;
-        let id = sink.hash.id(&parents, micros_of(commit, None), commit.metadata()?);
-        Ok(Some((id, Kind::Whole)))
-    }
-
-    /// The parents of a commit; `None` if a chain was removed.
-    pub(super) fn parents(&self, commit: &Commit, node: &Node) -> Result<Option<Vec<CommitId>>> {
-        match &node.received {
-            Some((_, received)) => Ok(Some(received.parents.clone())),
-            None => {
-                let snapshot = Snapshot::newest(self.store());
-                self.parents_in(commit, node, &snapshot, &Batch::default())
+        let (id, kind) = match &node.received {
+            Some((id, received)) if received.is_advance => {
+                parents.drain(..parents.len().saturating_sub(1));
+                (*id, Kind::Advance)
             }
-        }
+            Some((id, _)) => (*id, Kind::Whole),
+            None => {
+                let ids: Vec<CommitId> = parents.iter().map(|place| place.id).collect();
+                let mut sink = HashSink { store: self.store(), hash: ContentHash::default() };
+                emit(commit, None, &mut sink)?;
+                (sink.hash.id(&ids, micros_of(commit, None), commit.metadata()?), Kind::Whole)
+            }
+        };
+        Ok(Some(Known { id, kind, parents: parents.iter().map(Place::state).collect() }))
     }
 
+    /// The ids of the parents of a commit, the one on its own chain first.
+    pub(super) fn parents(&self, commit: &Commit, node: &Node) -> Result<Vec<CommitId>> {
+        if let Some((_, received)) = &node.received {
+            return Ok(received.parents.clone());
+        }
+        let snapshot = Snapshot::newest(self.store());
+        let (_, parents) = self.node(&snapshot, (node.chain, commit.glsn()))?;
+        let id = |state| Ok(self.known_at(&snapshot, state)?.id);
+        parents.into_iter().map(id).collect()
+    }
+
+    /// The commits that a commit descends from directly.
     fn parents_in(
         &self,
         commit: &Commit,
         node: &Node,
         snapshot: &Snapshot,
         batch: &Batch,
-    ) -> Result<Option<Vec<CommitId>>> {
+    ) -> Result<Option<Vec<Place>>> {
         let mut parents = Vec::new();
         match self.tip_in((node.chain, Glsn(commit.glsn().0 - 1)), snapshot, batch)? {
-            Tip::Commit(place) => parents.push(place.id),
+            Tip::Commit(place) => parents.push(place),
             Tip::Empty => {}
             Tip::Removed => return Ok(None),
         }
         for state in &node.merged {
             // One that was removed before ids were asked for is as if it had never been.
             if let Tip::Commit(place) = self.tip_in(*state, snapshot, batch)? {
-                parents.push(place.id);
+                parents.push(place);
             }
         }
         Ok(Some(parents))
     }
 
+    /// The kind of a commit on a chain, and its parents.
+    pub(super) fn node(&self, snapshot: &Snapshot, state: State) -> Result<(Kind, Vec<State>)> {
+        let known = self.known_at(snapshot, state)?;
+        Ok((known.kind, known.parents))
+    }
+
+    fn known_at(&self, snapshot: &Snapshot, (chain, glsn): State) -> Result<Known> {
+        let record = snapshot.get(&self.space, commit_key(chain, glsn))?;
+        Known::decode(&record.ok_or_else(damaged)?)
+    }
+
     /// The last commit that a state of a chain contains; `None` if it is empty, or its chain was
     /// removed.
-    pub(super) fn tip(&self, state: (u32, Glsn)) -> Result<Option<Place>> {
+    pub(super) fn tip(&self, state: State) -> Result<Option<Place>> {
         let snapshot = Snapshot::newest(self.store());
         match self.tip_in(state, &snapshot, &Batch::default())? {
             Tip::Commit(place) => Ok(Some(place)),
@@ -241,15 +302,16 @@ impl Ids {
 
     fn tip_in(
         &self,
-        (mut chain, mut at): (u32, Glsn),
+        (mut chain, mut at): State,
         snapshot: &Snapshot,
         batch: &Batch,
     ) -> Result<Tip> {
         loop {
             // Those of the batch are newer than those that were written.
             let own = (chain, Glsn::NONE)..=(chain, at);
-            if let Some(((_, glsn), (id, kind))) = batch.places.range(own).next_back() {
-                return Ok(Tip::Commit(Place { id: *id, chain, glsn: *glsn, kind: *kind }));
+            if let Some(((_, glsn), known)) = batch.places.range(own).next_back() {
+                let (id, kind) = (known.id, known.kind);
+                return Ok(Tip::Commit(Place { id, chain, glsn: *glsn, kind }));
             }
             if let Some(place) = self.last(snapshot, chain, at)? {
                 return Ok(Tip::Commit(place));
@@ -269,9 +331,8 @@ impl Ids {
         let mut walk = snapshot.range(&self.space, own)?.reverse();
         let Some((key, record)) = walk.advance()? else { return Ok(None) };
         let glsn = key[5..].try_into().map(u64::from_be_bytes).map_err(|_| damaged())?;
-        let (id, kind) = record.split_first_chunk().ok_or_else(damaged)?;
-        let kind = Kind::of(*kind.first().ok_or_else(damaged)?)?;
-        Ok(Some(Place { id: CommitId::from_bytes(*id), chain, glsn: Glsn(glsn), kind }))
+        let Known { id, kind, .. } = Known::decode(record)?;
+        Ok(Some(Place { id, chain, glsn: Glsn(glsn), kind }))
     }
 
     /// The last commit on a chain itself, not those of its parents, up to a GLSN.
@@ -279,7 +340,7 @@ impl Ids {
         self.last(&Snapshot::newest(self.store()), chain, at)
     }
 
-    /// Where the store has a commit: on main first, and only on chains that were not removed.
+    /// Where the log has a commit: on main first.
     pub(super) fn places(&self, id: &CommitId) -> Result<Vec<Place>> {
         let snapshot = Snapshot::newest(self.store());
         let prefix = [&[PLACE][..], id.as_bytes()].concat();
@@ -292,6 +353,12 @@ impl Ids {
             let kind = Kind::of(*kind.first().ok_or_else(damaged)?)?;
             places.push(Place { id: *id, chain, glsn, kind });
         }
+        Ok(places)
+    }
+
+    /// As [`Ids::places`], without chains that were removed: those that can be read.
+    pub(super) fn readable(&self, id: &CommitId) -> Result<Vec<Place>> {
+        let mut places = self.places(id)?;
         let known = self.store().reader.snapshots.branches.known();
         places.retain(|it| it.chain == MAIN_CHAIN || known.get(it.chain).is_some());
         Ok(places)

@@ -5,16 +5,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::api::branches::Branch;
 use crate::sync::commit_id::CommitId;
 use crate::sync::ids::{Ids, Place};
-use crate::types::branches::MAIN_CHAIN;
 use crate::types::error::Result;
-
-/// The chains of a branch, and the GLSN up to which it contains each: its own first, main last.
-pub(super) fn chains_of(branch: &Branch, at: Glsn) -> Vec<(u32, Glsn)> {
-    let Some(lens) = &branch.lens else { return vec![(MAIN_CHAIN, at)] };
-    let ancestry = lens.ancestry();
-    let chains = ancestry.chains.iter().copied().chain([(MAIN_CHAIN, ancestry.main)]);
-    chains.map(|(chain, limit)| (chain, limit.min(at))).collect()
-}
 
 /// The newest commit of a branch.
 pub(super) fn tip_of(ids: &Ids, branch: &Branch) -> Result<Option<Place>> {

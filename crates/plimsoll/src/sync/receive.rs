@@ -13,21 +13,24 @@ use plimsoll_log::glsn::Glsn;
 use crate::api::branches::Branch;
 use crate::api::db::Db;
 use crate::api::snapshot::{Moment, Snapshot};
+use crate::api::state_diff::StateDiff;
 use crate::engine::branch_commits;
 use crate::merge::keys::Scope;
+use crate::read::moments::OpenMoment;
 use crate::read::span::Span;
 use crate::sync::commit_id::{CommitId, ContentHash};
-use crate::sync::contents::{Bytes, RECEIVED, Received, Sink};
+use crate::sync::contents::{Bytes, RECEIVED, Received, Sink, micros_of, node_of};
 use crate::sync::ids::{Ids, Kind, Place};
-use crate::sync::send::{CommitSink, Head};
+use crate::sync::lines::tip_of;
+use crate::sync::send::{CommitSink, Head, descends};
 use crate::txn::ticket::CommitTicket;
 use crate::txn::transaction::Transaction;
-use crate::types::branches::{MAIN_CHAIN, chain_key, merge_key};
+use crate::types::branches::{MAIN, MAIN_CHAIN, chain_key, check_branch_name, merge_key};
 use crate::types::error::{Error, Result};
 use crate::types::expiry::Expiry;
 use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
-use crate::types::keyspaces::{BRANCHES, DEFAULT, FIRST_ID, Keyspace};
+use crate::types::keyspaces::{BRANCHES, DEFAULT, FIRST_ID, Keyspace, MAX_NAME_BYTES};
 
 /// How the names of temporary branches begin.
 pub(super) const TEMPORARY: &str = "incoming/";
@@ -61,6 +64,8 @@ pub(super) struct Receiver<'r> {
     recent: HashMap<CommitId, (u32, Glsn)>,
     last: Option<CommitTicket>,
     pub(super) received: u64,
+    /// Whatever is readable now stays so meanwhile, because commits are placed after it.
+    _floor: OpenMoment,
 }
 
 impl<'r> Receiver<'r> {
@@ -76,6 +81,12 @@ impl<'r> Receiver<'r> {
         expected: Option<CommitId>,
         repeats: bool,
     ) -> Result<Self> {
+        if name.starts_with(TEMPORARY) || (name != MAIN && check_branch_name(name).is_err()) {
+            let (name, limit_bytes) = (name.to_owned(), MAX_NAME_BYTES as u64);
+            return Err(InvalidInput::BranchName { name, limit_bytes }.into());
+        }
+        let committer = &db.store.committer;
+        let _floor = committer.open_floor(committer.as_of(db.store.newest()?)?)?;
         let mut receiver = Self {
             db,
             ids,
@@ -86,6 +97,7 @@ impl<'r> Receiver<'r> {
             recent: HashMap::new(),
             last: None,
             received: 0,
+            _floor,
         };
         match db.branch(name) {
             Ok(branch) => {
@@ -114,7 +126,7 @@ impl<'r> Receiver<'r> {
         if let Some(state) = self.recent.get(id) {
             return Ok(Some(*state));
         }
-        Ok(self.ids.places(id)?.first().map(Place::state))
+        Ok(self.ids.readable(id)?.first().map(Place::state))
     }
 
     /// The line on which a commit is placed.
@@ -134,7 +146,12 @@ impl<'r> Receiver<'r> {
             Some(parent) => self.place(&parent)?.ok_or_else(|| unknown(&parent))?,
         };
         self.wait()?;
-        let branch = self.fork(chain, at)?;
+        let branch = self.fork(chain, at).map_err(|error| match (error, parent) {
+            (Error::Trimmed { .. }, Some(parent)) => {
+                InvalidInput::StateNotRetained { id: parent.to_string() }.into()
+            }
+            (error, _) => error,
+        })?;
         let at = self.db.store.newest()?;
         self.lines.push(Line { branch, tip: parent, at, is_temporary: true });
         Ok(self.lines.len() - 1)
@@ -226,8 +243,8 @@ impl<'r> Receiver<'r> {
         self.lines.iter().any(|line| line.branch.id() == chain)
     }
 
-    /// Commits, and lets the registry know of the merges.
-    fn commit(&mut self, at: usize, mut tx: Transaction, merged: &[(u32, Glsn)]) -> Result<Glsn> {
+    /// Orders a commit, and lets the registry know of the merges.
+    fn order(&mut self, at: usize, mut tx: Transaction, merged: &[(u32, Glsn)]) -> Result<Glsn> {
         let (db, into) = (self.db, self.lines[at].branch.id());
         let branches = &db.store.reader.snapshots.branches;
         if !merged.is_empty() {
@@ -240,8 +257,11 @@ impl<'r> Receiver<'r> {
                 tx.put_expiring(&key, b"", None)?;
             }
         }
-        for _ in merged {
-            branches.make_room_for_merge(&db.store.reader.budget)?;
+        for number in 0..merged.len() {
+            if let Err(error) = branches.make_room_for_merge(&db.store.reader.budget) {
+                (0..number).for_each(|_| branches.give_room_of_merge_back());
+                return Err(error);
+            }
         }
         let changing = (!merged.is_empty()).then(|| branches.lock_changing());
         let ticket = match tx.commit_submit() {
@@ -256,11 +276,23 @@ impl<'r> Receiver<'r> {
         };
         let glsn = ticket.glsn();
         for (from, upto) in merged {
-            branches.merged((into, *from), *upto, glsn);
+            branches.merged((into, *from), *upto, glsn, &db.store.reader.snapshots.tags);
         }
         drop(changing);
         self.last = Some(ticket);
         self.lines[at].at = glsn;
+        Ok(glsn)
+    }
+
+    /// Records a merge of a branch, as it is at a moment, that changes nothing.
+    pub(super) fn contain(mut self, theirs: &Branch, at: Glsn) -> Result<Glsn> {
+        let target = self.target.ok_or_else(|| self.moved())?;
+        let merged = [(theirs.id(), at)];
+        self.prepare(target, &merged)?;
+        let mut tx = self.begin(&self.lines[target])?;
+        tx.set_metadata(format!("merge of branch {}", theirs.name()).as_bytes())?;
+        let glsn = self.order(target, tx, &merged)?;
+        self.wait()?;
         Ok(glsn)
     }
 
@@ -279,7 +311,36 @@ impl<'r> Receiver<'r> {
         for line in self.lines.iter().filter(|line| line.is_temporary) {
             self.db.delete_branch(line.branch.name())?;
         }
+        self.delete_leftovers()?;
         Ok(self.received)
+    }
+
+    /// Deletes the temporary branches of transfers that were interrupted, if the branch has their
+    /// commits now.
+    fn delete_leftovers(&self) -> Result<()> {
+        let all = self.db.branches()?;
+        for info in all.iter().filter(|info| info.name.starts_with(TEMPORARY)) {
+            let done = || {
+                let branch = self.db.branch(&info.name)?;
+                let (tip, own) = (tip_of(self.ids, &branch)?, self.db.branch(&self.name)?);
+                let is_superfluous = match (tip, tip_of(self.ids, &own)?) {
+                    (None, _) => true,
+                    (Some(tip), Some(own)) => {
+                        let places: Vec<_> =
+                            self.ids.places(&tip.id)?.iter().map(Place::state).collect();
+                        descends(self.db, self.ids, own.state(), &places)?
+                    }
+                    (Some(_), None) => false,
+                };
+                if is_superfluous { self.db.delete_branch(&info.name) } else { Ok(()) }
+            };
+            match done() {
+                // Another transfer has ended meanwhile.
+                Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => {}
+                done => done?,
+            }
+        }
+        Ok(())
     }
 
     /// Creates the branch, at a commit that the store has.
@@ -296,7 +357,7 @@ impl<'r> Receiver<'r> {
 
     /// Makes the branch equal to a commit on another branch, by a commit that has its id.
     fn advance(&mut self, target: usize, tip: &CommitId) -> Result<()> {
-        let places = self.ids.places(tip)?;
+        let places = self.ids.readable(tip)?;
         let whole = places.iter().find(|it| it.kind == Kind::Whole).or(places.first());
         let (chain, at) = whole.map(Place::state).ok_or_else(|| unknown(tip))?;
         // A branch of it, to read it.
@@ -321,8 +382,10 @@ impl<'r> Receiver<'r> {
         let theirs = theirs.snapshot();
         for scope in Scope::all(&self.db.store) {
             let Some(keyspace) = self.db.find_keyspace(&scope.name)? else { continue };
-            for difference in self.db.diff_between(&keyspace, &ours, &theirs, "")? {
-                let key = difference?.key;
+            let states = [&ours, &theirs];
+            let mut differences = StateDiff::new(&keyspace, states, b"")?.comparing_expiries();
+            while let Some(difference) = differences.next().transpose()? {
+                let key = difference.key;
                 let Some(mut value) = theirs.get_reader(&keyspace, &key)? else {
                     tx.delete(&keyspace, &key)?;
                     continue;
@@ -336,7 +399,7 @@ impl<'r> Receiver<'r> {
         tx.set_metadata(&whole.1)?;
         let received = Received { is_advance: true, ..whole.0 };
         self.record(&mut tx, tip, &received)?;
-        self.commit(target, tx, &[state])?;
+        self.order(target, tx, &[state])?;
         self.lines[target].tip = Some(*tip);
         Ok(())
     }
@@ -345,11 +408,11 @@ impl<'r> Receiver<'r> {
     fn received_at(&self, (_, at): (u32, Glsn)) -> Result<(Received, Vec<u8>)> {
         let commit = self.db.log().commit(at)?;
         let commit = commit.ok_or(InvalidInput::NotACommit { glsn: at })?;
-        let node = crate::sync::contents::node_of(&commit)?;
+        let node = node_of(&commit)?;
         let node = node.ok_or(InvalidInput::NotACommit { glsn: at })?;
-        let parents = self.ids.parents(&commit, &node)?.unwrap_or_default();
+        let parents = self.ids.parents(&commit, &node)?;
         let received = node.received.as_ref().map(|(_, received)| received);
-        let micros = crate::sync::contents::micros_of(&commit, received);
+        let micros = micros_of(&commit, received);
         let metadata = commit.metadata()?.to_vec();
         Ok((Received { micros, parents, ..Received::default() }, metadata))
     }
@@ -397,7 +460,7 @@ impl CommitSink for Receiver<'_> {
         }
         tx.set_metadata(head.metadata)?;
         self.record(&mut tx, &id, &received)?;
-        let glsn = self.commit(at, tx, &merged)?;
+        let glsn = self.order(at, tx, &merged)?;
         let line = &mut self.lines[at];
         line.tip = Some(id);
         self.recent.insert(id, (line.branch.id(), glsn));
@@ -427,10 +490,7 @@ impl TransactionSink<'_> {
         if let Some(last) = self.keyspace.as_ref().filter(|last| last.name() == name) {
             return Ok(last.clone());
         }
-        let found = match self.db.find_keyspace(name)? {
-            Some(found) => found,
-            None => self.db.keyspace(name)?,
-        };
+        let found = self.db.keyspace(name)?;
         self.keyspace = Some(found.clone());
         Ok(found)
     }
@@ -480,3 +540,6 @@ impl Sink for TransactionSink<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

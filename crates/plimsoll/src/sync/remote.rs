@@ -74,16 +74,22 @@ impl Db {
         let db = Self::open(dest, options.create(true))?;
         db.add_remote(ORIGIN, address)?;
         for info in other.keyspaces() {
-            let keyspace = db.create_keyspace(&info.name, info.retention)?;
-            db.set_compression(&keyspace, info.compression)?;
-            db.set_ttl(&keyspace, info.ttl)?;
+            db.set_compression(&db.keyspace(&info.name)?, info.compression)?;
         }
-        db.fetch_unless(&other, MAIN, MAIN, cancel)?;
-        db.follow(&tracking(ORIGIN, MAIN), &db.main())?;
+        let moved = db.fetch_unless(&other, MAIN, MAIN, cancel)?;
+        if let Some(tip) = &moved.to {
+            db.follow(&tracking(ORIGIN, MAIN), &db.main(), tip)?;
+        }
         for info in other.branches()? {
             if is_own(&other, &info.name)? {
                 db.fetch_unless(&other, &info.name, &tracking(ORIGIN, &info.name), cancel)?;
             }
+        }
+        // Last, so that the past that branches leave from is there until then.
+        for info in other.keyspaces() {
+            let keyspace = db.keyspace(&info.name)?;
+            db.set_retention(&keyspace, info.retention)?;
+            db.set_ttl(&keyspace, info.ttl)?;
         }
         Ok(db)
     }
@@ -150,12 +156,8 @@ impl Db {
     /// # Errors
     /// [`InvalidInput::NoRemote`]; the errors of [`Db::open`] and [`Db::fetch_from`].
     pub fn fetch(&self, remote: &str, branch: &str) -> Result<Moved> {
-        self.fetch_by_name(remote, branch, &Cancel::default())
-    }
-
-    fn fetch_by_name(&self, remote: &str, branch: &str, cancel: &Cancel) -> Result<Moved> {
         let other = self.open_remote(remote)?;
-        self.fetch_unless(&other, branch, &tracking(remote, branch), cancel)
+        self.fetch_unless(&other, branch, &tracking(remote, branch), &Cancel::default())
     }
 
     /// Fetches a branch of another store ([`Db::fetch`]), and lets the branch of the same name
@@ -166,12 +168,16 @@ impl Db {
     /// As for [`Db::fetch`] and [`BranchMerge::run`](crate::BranchMerge::run).
     pub fn pull(&self, remote: &str, branch: &str) -> Result<Pulled> {
         let cancel = Cancel::default();
-        self.fetch_by_name(remote, branch, &cancel)?;
-        let theirs = tracking(remote, branch);
-        let pulled = self.catch_up_with(branch, &theirs, &cancel)?;
-        if matches!(pulled, Pulled::FastForward(_)) {
+        let (other, theirs) = (self.open_remote(remote)?, tracking(remote, branch));
+        if other.branch(branch)?.tip()?.is_none() {
+            return Ok(Pulled::UpToDate);
+        }
+        self.fetch_unless(&other, branch, &theirs, &cancel)?;
+        drop(other);
+        let pulled = self.catch_up_unless(branch, &theirs, &cancel)?;
+        if let Pulled::FastForward(Moved { to: Some(tip), .. }) = &pulled {
             // The commits are on the branch itself now, and are not needed twice.
-            self.follow(&theirs, &self.branch(branch)?)?;
+            self.follow(&theirs, &self.branch(branch)?, tip)?;
         }
         Ok(pulled)
     }
@@ -202,8 +208,8 @@ impl Db {
         };
         let moved = self.push_unless(&other, branch, is_forced, &Cancel::default())?;
         other.close()?;
-        if is_name {
-            self.follow(&tracking(remote, branch), &self.branch(branch)?)?;
+        if let Some(tip) = moved.to.as_ref().filter(|_| is_name) {
+            self.follow(&tracking(remote, branch), &self.branch(branch)?, tip)?;
         }
         Ok(moved)
     }
@@ -216,11 +222,11 @@ impl Db {
     }
 
     fn open_address(&self, address: &str) -> Result<Self> {
-        let other = open(&self.store.options, address)?;
-        if other.id() == self.id() && other.folder()? == self.folder()? {
+        let folder = self.store.options.disk.resolve(&path_of(address)?);
+        if folder.is_ok_and(|folder| self.folder().is_ok_and(|own| own == folder)) {
             return Err(InvalidInput::RemoteIsSelf.into());
         }
-        Ok(other)
+        open(&self.store.options, address)
     }
 }
 

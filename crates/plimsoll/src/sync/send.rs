@@ -1,20 +1,22 @@
 //! Passes on the commits that another store lacks, parents first.
 
-use std::collections::BTreeMap;
+use std::collections::BinaryHeap;
 
 use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::{Kind as Memory, Lease};
 
-use crate::api::commits::Commits;
 use crate::api::db::Db;
 use crate::api::snapshot::Snapshot;
-use crate::merge::graph::{Contained, Graph, State};
+use crate::merge::graph::State;
 use crate::sync::commit_id::CommitId;
 use crate::sync::contents::{Sink, emit, micros_of, node_of};
 use crate::sync::ids::{Ids, Kind};
-use crate::types::branches::MAIN_CHAIN;
 use crate::types::cancel::Cancel;
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
+
+/// The bytes that a commit takes while it waits for its turn.
+const COMMIT_BYTES: u64 = 2 * size_of::<Step>() as u64;
 
 /// What is known of a commit before its changes.
 pub(super) struct Head<'a> {
@@ -23,7 +25,7 @@ pub(super) struct Head<'a> {
     /// Its time where it was made, in microseconds since 1970 UTC.
     pub(super) micros: u64,
     pub(super) metadata: &'a [u8],
-    /// Whether it is on the branch that is passed on itself, not only merged into it.
+    /// Whether only first parents lead to it from the last commit.
     pub(super) is_on_line: bool,
 }
 
@@ -37,50 +39,120 @@ pub(super) trait CommitSink {
     ) -> Result<()>;
 }
 
-/// Commits to pass on: of each chain, those after the first GLSN and up to the second.
-pub(super) struct Missing {
-    ranges: BTreeMap<u32, (Glsn, Glsn)>,
-    /// The chains of the branch that is passed on, and up to where it contains them.
-    line: Vec<(u32, Glsn)>,
+/// A commit on the way from the newest ones to their ancestors. The newest comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Step {
+    glsn: Glsn,
+    chain: u32,
+    is_there: bool,
+    is_on_line: bool,
 }
 
-/// The commits that `wanted` contains and none of `there` does.
-pub(super) fn missing(
-    db: &Db,
-    wanted: State,
-    line: Vec<(u32, Glsn)>,
-    there: &[State],
-) -> Result<Missing> {
-    // Open while the graph is read.
-    let now = Snapshot::newest(&db.store);
-    let mut graph = Graph::new(&db.store, now.read_at()?.glsn);
-    let mut newest = Contained::new();
-    for (chain, at) in there {
-        let upto = newest.entry(*chain).or_default();
-        *upto = (*upto).max(*at);
+/// A walk from two sets of commits to their ancestors: those that are wanted, and those that the
+/// other store has. It visits each commit once, the newest first, which is before its parents, and
+/// ends when all that is left is there.
+struct Walk<'a> {
+    ids: &'a Ids,
+    snapshot: Snapshot,
+    open: BinaryHeap<Step>,
+    /// The number of those in `open` that the other store may lack.
+    lacking: usize,
+    lease: Lease,
+}
+
+impl<'a> Walk<'a> {
+    fn new(db: &Db, ids: &'a Ids, wanted: State, there: &[State]) -> Result<Self> {
+        let lease = db.store.reader.budget.empty_lease(Memory::Staging);
+        let snapshot = Snapshot::newest(&db.store);
+        let mut walk = Self { ids, snapshot, open: BinaryHeap::new(), lacking: 0, lease };
+        walk.push(wanted, false, true)?;
+        for state in there {
+            walk.push(*state, true, false)?;
+        }
+        Ok(walk)
     }
-    let mut known = Contained::new();
-    for state in newest {
-        for (chain, at) in graph.contained(state)? {
-            let upto = known.entry(chain).or_default();
-            *upto = (*upto).max(at);
+
+    fn push(&mut self, (chain, glsn): State, is_there: bool, is_on_line: bool) -> Result<()> {
+        self.lease.grow(COMMIT_BYTES)?;
+        self.lacking += usize::from(!is_there);
+        self.open.push(Step { glsn, chain, is_there, is_on_line });
+        Ok(())
+    }
+
+    fn pop(&mut self) -> Option<Step> {
+        let step = self.open.pop()?;
+        self.lacking -= usize::from(!step.is_there);
+        self.lease.shrink(COMMIT_BYTES);
+        Some(step)
+    }
+
+    /// The next commit; `None` once the other store has all that are left.
+    fn next(&mut self) -> Result<Option<(Step, Kind)>> {
+        if self.lacking == 0 {
+            return Ok(None);
+        }
+        let Some(mut step) = self.pop() else { return Ok(None) };
+        while self.open.peek().is_some_and(|other| other.glsn == step.glsn) {
+            let Some(other) = self.pop() else { break };
+            step.is_there |= other.is_there;
+            step.is_on_line |= other.is_on_line;
+        }
+        let (kind, parents) = self.ids.node(&self.snapshot, (step.chain, step.glsn))?;
+        for (number, parent) in parents.into_iter().enumerate() {
+            self.push(parent, step.is_there, step.is_on_line && number == 0)?;
+        }
+        Ok(Some((step, kind)))
+    }
+}
+
+/// Whether a commit of `ids` descends from one of the others, or is one.
+pub(super) fn descends(db: &Db, ids: &Ids, from: State, ancestors: &[State]) -> Result<bool> {
+    let Some(oldest) = ancestors.iter().map(|(_, glsn)| *glsn).min() else { return Ok(false) };
+    let mut walk = Walk::new(db, ids, from, &[])?;
+    while let Some((step, _)) = walk.next()? {
+        if ancestors.contains(&(step.chain, step.glsn)) {
+            return Ok(true);
+        }
+        if step.glsn < oldest {
+            break;
         }
     }
-    let mut ranges = BTreeMap::new();
-    for (chain, upto) in graph.contained(wanted)? {
-        let fork = match chain {
-            MAIN_CHAIN => Glsn::NONE,
-            chain => graph.fork_of(chain)?,
-        };
-        let from = known.get(&chain).copied().unwrap_or_default().max(fork);
-        if from < upto {
-            ranges.insert(chain, (from, upto));
-        }
-    }
-    Ok(Missing { ranges, line })
+    Ok(false)
+}
+
+/// Commits to pass on.
+pub(super) struct Missing {
+    /// The last first; each with whether only first parents lead to it.
+    commits: Vec<(Glsn, bool)>,
+    _lease: Lease,
 }
 
 impl Missing {
+    /// The ancestors of a commit that are not those of any commit of `there`, and itself.
+    ///
+    /// # Errors
+    /// The budget, which holds 16 bytes for each of them; errors of reads.
+    pub(super) fn new(db: &Db, ids: &Ids, wanted: State, there: &[State]) -> Result<Self> {
+        let mut walk = Walk::new(db, ids, wanted, there)?;
+        let mut lease = db.store.reader.budget.empty_lease(Memory::Staging);
+        let mut commits = Vec::new();
+        while let Some((step, kind)) = walk.next()? {
+            if step.is_there || kind == Kind::Advance {
+                continue;
+            }
+            if kind == Kind::Trimmed {
+                return Err(InvalidInput::HistoryTrimmed { upto: step.glsn }.into());
+            }
+            if commits.len() == commits.capacity() {
+                let more = commits.len().max(64);
+                lease.grow((more * size_of::<(Glsn, bool)>()) as u64)?;
+                commits.reserve_exact(more);
+            }
+            commits.push((step.glsn, step.is_on_line));
+        }
+        Ok(Self { commits, _lease: lease })
+    }
+
     /// Passes the commits on.
     ///
     /// # Errors
@@ -93,45 +165,24 @@ impl Missing {
         cancel: &Cancel,
         sink: &mut dyn CommitSink,
     ) -> Result<()> {
-        let Some(from) = self.ranges.values().map(|(from, _)| *from).min() else { return Ok(()) };
-        let upto = self.ranges.values().map(|(_, upto)| *upto).max().unwrap_or_default();
-        let _hold = db.hold_log(from.next())?;
+        let Some((oldest, _)) = self.commits.last() else { return Ok(()) };
+        let _hold = db.hold_log(*oldest)?;
         let first = db.store.reader.log.bounds().first;
-        let trimmed = Glsn(first.0.saturating_sub(1));
-        for (chain, (from, upto)) in &self.ranges {
-            let last = ids.last_on(*chain, trimmed.min(*upto))?;
-            if last.is_some_and(|last| last.glsn > *from) {
-                return Err(InvalidInput::HistoryTrimmed { upto: trimmed }.into());
-            }
+        if *oldest < first {
+            return Err(InvalidInput::HistoryTrimmed { upto: Glsn(first.0 - 1) }.into());
         }
-        let mut commits = Commits::new(&db.store, from.next().max(first), None)?;
-        while let Some(commit) = commits.next().transpose()? {
+        for (glsn, is_on_line) in self.commits.iter().rev() {
             cancel.check()?;
-            if commit.glsn() > upto {
-                break;
-            }
-            let Some(node) = node_of(&commit)? else { continue };
-            let is_in =
-                |(from, upto): &(Glsn, Glsn)| commit.glsn() > *from && commit.glsn() <= *upto;
-            if !self.ranges.get(&node.chain).is_some_and(is_in) {
-                continue;
-            }
-            let Some(place) = ids.tip((node.chain, commit.glsn()))? else { continue };
-            if place.glsn != commit.glsn() || place.kind != Kind::Whole {
-                continue;
-            }
-            let parents = ids.parents(&commit, &node)?.ok_or_else(removed)?;
+            let commit = db.log().commit(*glsn)?.ok_or_else(gone)?;
+            let node = node_of(&commit)?.ok_or_else(gone)?;
+            let place = ids.last_on(node.chain, *glsn)?.ok_or_else(gone)?;
             let received = node.received.as_ref().map(|(_, received)| received);
-            let is_on_line = self
-                .line
-                .iter()
-                .any(|(chain, limit)| *chain == node.chain && commit.glsn() <= *limit);
             let head = Head {
                 id: place.id,
-                parents: &parents,
+                parents: &ids.parents(&commit, &node)?,
                 micros: micros_of(&commit, received),
                 metadata: commit.metadata()?,
-                is_on_line,
+                is_on_line: *is_on_line,
             };
             sink.commit(&head, &mut |sink| emit(&commit, received, sink))?;
         }
@@ -139,6 +190,6 @@ impl Missing {
     }
 }
 
-fn removed() -> Error {
-    Error::damaged("a chain that a branch contains was removed while its commits were read")
+fn gone() -> Error {
+    Error::damaged("a commit whose id is known is none")
 }

@@ -6,15 +6,15 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::api::branches::Branch;
 use crate::api::db::Db;
-use crate::api::snapshot::Snapshot;
+use crate::api::snapshot::Moment;
 use crate::merge::driver::MergeOutcome;
-use crate::merge::graph::{Graph, State};
+use crate::merge::graph::State;
 use crate::merge::steps::MergeSteps;
 use crate::sync::commit_id::CommitId;
 use crate::sync::ids::{Ids, Kind};
-use crate::sync::lines::{chains_of, samples, tip_of};
+use crate::sync::lines::{samples, tip_of};
 use crate::sync::receive::{Receiver, TEMPORARY};
-use crate::sync::send::missing;
+use crate::sync::send::{Missing, descends};
 use crate::types::branches::MAIN;
 use crate::types::cancel::Cancel;
 use crate::types::error::{Error, Result};
@@ -164,12 +164,12 @@ impl Db {
         let theirs = tip(other, &to, branch)?;
         let is_fast_forward = match theirs {
             None => true,
-            Some(theirs) => contains(self, &from, (ours.id(), self.newest()), &theirs)?,
+            Some(theirs) => contains(self, &from, &ours, &theirs)?,
         };
         if !is_fast_forward && !is_forced {
             return Err(InvalidInput::NotFastForward { branch: branch.to_owned() }.into());
         }
-        transfer((self, &from, &ours), (other, &to, branch), cancel)
+        transfer((self, &from, &ours), (other, &to, branch), theirs, cancel)
     }
 
     /// Transfers the commits of a branch of the other store to the branch `into` of this one, which
@@ -206,12 +206,36 @@ impl Db {
     ) -> Result<Moved> {
         let theirs = other.branch(branch)?;
         let (from, to) = (Ids::open(other)?, Ids::open(self)?);
-        transfer((other, &from, &theirs), (self, &to, into), cancel)
+        let ours = tip(self, &to, into)?;
+        transfer((other, &from, &theirs), (self, &to, into), ours, cancel)
     }
 
-    /// Lets the branch `branch` catch up with `theirs`, a branch of the same store that was fetched
-    /// from another one.
-    pub(super) fn catch_up_with(
+    /// Lets the branch `branch`, which is created if it does not exist, catch up with `theirs`,
+    /// another branch of the same store, usually one that was fetched. If `branch` has no commits
+    /// of its own, the commits are repeated on it, with their ids. Otherwise they are merged.
+    ///
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # use plimsoll::*;
+    /// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
+    /// let notes = db.keyspace("notes")?;
+    /// let draft = db.create_branch("draft", &db.main())?;
+    /// draft.put(&notes, "a", "one")?;
+    /// draft.put(&notes, "a", "two")?;
+    /// let Pulled::FastForward(moved) = db.catch_up("main", "draft")? else { panic!() };
+    /// assert_eq!((moved.commits, db.main().tip()?), (2, draft.tip()?));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`InvalidInput::NoBranch`]; [`InvalidInput::BranchMoved`] if `branch` is changed meanwhile;
+    /// the errors of [`Db::commit_id`] and [`BranchMerge::run`](crate::BranchMerge::run).
+    pub fn catch_up(&self, branch: &str, theirs: &str) -> Result<Pulled> {
+        self.catch_up_unless(branch, theirs, &Cancel::default())
+    }
+
+    pub(super) fn catch_up_unless(
         &self,
         branch: &str,
         theirs: &str,
@@ -228,39 +252,62 @@ impl Db {
             found => found?,
         };
         let ids = Ids::open(self)?;
-        let (from, to) = (tip_of(&ids, &ours)?, tip_of(&ids, &theirs)?);
-        let Some(to) = to.map(|place| place.id) else { return Ok(Pulled::UpToDate) };
+        let (from, last) = (tip_of(&ids, &ours)?, tip_of(&ids, &theirs)?);
+        let Some(last) = last else { return Ok(Pulled::UpToDate) };
+        let to = last.id;
         let from = from.map(|place| place.id);
-        let newest = self.store.newest()?;
-        if from == Some(to) || contains(self, &ids, (ours.id(), newest), &to)? {
+        if from == Some(to) || contains(self, &ids, &ours, &to)? {
             return Ok(Pulled::UpToDate);
         }
         let is_behind = match &from {
             None => true,
-            Some(from) => contains(self, &ids, (theirs.id(), newest), from)?,
+            Some(from) => contains(self, &ids, &theirs, from)?,
         };
         if !is_behind {
+            let at = self.store.newest()?;
             return Ok(match self.merge(&theirs).into(&ours).run()? {
                 MergeOutcome::Merged(glsn) => Pulled::Merged(glsn),
-                MergeOutcome::UpToDate => Pulled::UpToDate,
+                // Their commits have changed nothing in the end, but are to be contained.
+                MergeOutcome::UpToDate => {
+                    let receiver = Receiver::new(self, &ids, branch, from, false)?;
+                    Pulled::Merged(receiver.contain(&theirs, at)?)
+                }
                 MergeOutcome::Conflicts(steps) => Pulled::Conflicts(steps),
             });
         }
-        let line = chains_of(&theirs, newest);
-        let missing = missing(self, (theirs.id(), newest), line, &[(ours.id(), newest)])?;
+        let missing = Missing::new(self, &ids, last.state(), &states_of(&ids, from)?)?;
         let mut receiver = Receiver::new(self, &ids, branch, from, true)?;
         missing.send(self, &ids, cancel, &mut receiver)?;
         let commits = receiver.finish(&to)?;
         Ok(Pulled::FastForward(Moved { from, to: Some(to), commits }))
     }
 
-    /// Makes a branch begin with the newest state of another one.
-    pub(super) fn follow(&self, name: &str, branch: &Branch) -> Result<()> {
-        match self.delete_branch(name) {
-            Ok(()) | Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => {}
+    /// Makes a branch begin with the state of another one after a commit, unless it has commits of
+    /// its own.
+    pub(super) fn follow(&self, name: &str, branch: &Branch, tip: &CommitId) -> Result<()> {
+        let ids = Ids::open(self)?;
+        match self.branch(name) {
+            Ok(old) => {
+                let own = tip_of(&ids, &old)?;
+                let stays = match own {
+                    None => false,
+                    // On the branch itself, so that it is not there twice.
+                    Some(own) if own.id == *tip => branch.sees(own.chain, own.glsn),
+                    Some(own) => !contains(self, &ids, branch, &own.id)?,
+                };
+                if stays {
+                    return Ok(());
+                }
+                self.delete_branch(name)?;
+            }
+            Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => {}
             Err(error) => return Err(error),
         }
-        self.create_branch(name, branch).map(drop)
+        let places = ids.readable(tip)?;
+        // On the branch itself, if it is there.
+        let place = places.iter().find(|place| branch.sees(place.chain, place.glsn));
+        let Some(place) = place else { return Ok(()) };
+        self.create_branch_at(name, branch, Moment::Glsn(place.glsn)).map(drop)
     }
 }
 
@@ -296,36 +343,35 @@ fn tip(db: &Db, ids: &Ids, name: &str) -> Result<Option<CommitId>> {
     }
 }
 
-/// Whether a state contains a commit.
-fn contains(db: &Db, ids: &Ids, state: State, id: &CommitId) -> Result<bool> {
-    let places = ids.places(id)?;
-    if places.is_empty() {
-        return Ok(false);
-    }
-    let now = Snapshot::newest(&db.store);
-    let contained = Graph::new(&db.store, now.read_at()?.glsn).contained(state)?;
-    let is_in = |place: State| contained.get(&place.0).is_some_and(|upto| *upto >= place.1);
-    Ok(places.iter().any(|place| is_in(place.state())))
+/// Where the store has a commit.
+fn states_of(ids: &Ids, id: Option<CommitId>) -> Result<Vec<State>> {
+    let places = id.map(|id| ids.places(&id)).transpose()?;
+    Ok(places.into_iter().flatten().map(|place| place.state()).collect())
 }
 
-/// Makes the branch `name` of a store end with the last commit of a branch of another one.
+/// Whether a branch contains a commit.
+fn contains(db: &Db, ids: &Ids, branch: &Branch, id: &CommitId) -> Result<bool> {
+    match tip_of(ids, branch)? {
+        Some(tip) => descends(db, ids, tip.state(), &states_of(ids, Some(*id))?),
+        None => Ok(false),
+    }
+}
+
+/// Makes the branch `name` of a store, which ends with the commit `before`, end with the last commit
+/// of a branch of another one.
 fn transfer(
     (source, from, branch): (&Db, &Ids, &Branch),
     (target, to, name): (&Db, &Ids, &str),
+    before: Option<CommitId>,
     cancel: &Cancel,
 ) -> Result<Moved> {
-    let before = tip(target, to, name)?;
-    let newest = source.store.newest()?;
-    from.catch_up()?;
-    let wanted = (branch.id(), newest);
-    let Some(last) = from.tip(wanted)?.map(|place| place.id) else {
+    let wanted = tip_of(from, branch)?.filter(|last| before != Some(last.id));
+    let Some(wanted) = wanted else {
         return Ok(Moved { from: before, to: before, commits: 0 });
     };
-    if before == Some(last) {
-        return Ok(Moved { from: before, to: before, commits: 0 });
-    }
-    let there = common((source, from), (target, to), name)?;
-    let missing = missing(source, wanted, chains_of(branch, newest), &there)?;
+    let last = wanted.id;
+    let there = common(from, (target, to), name)?;
+    let missing = Missing::new(source, from, wanted.state(), &there)?;
     let mut receiver = Receiver::new(target, to, name, before, false)?;
     missing.send(source, from, cancel, &mut receiver)?;
     let commits = receiver.finish(&last)?;
@@ -333,11 +379,7 @@ fn transfer(
 }
 
 /// States of `source` of which `target` has all commits.
-fn common(
-    (source, from): (&Db, &Ids),
-    (target, to): (&Db, &Ids),
-    name: &str,
-) -> Result<Vec<State>> {
+fn common(from: &Ids, (target, to): (&Db, &Ids), name: &str) -> Result<Vec<State>> {
     let names = target.branches()?.into_iter().map(|info| info.name);
     let mut states = Vec::new();
     for there in names.chain([MAIN.to_owned()]) {
@@ -360,7 +402,6 @@ fn common(
             }
         }
     }
-    let _ = source;
     Ok(states)
 }
 

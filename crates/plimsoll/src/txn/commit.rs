@@ -44,7 +44,7 @@ use crate::txn::write_set::{Write, WriteSet};
 use crate::types::as_of::Expiries;
 use crate::types::branch_key;
 use crate::types::error::{Error, Result};
-use crate::types::keyspaces::{BRANCHES, CURSORS, IDS, SIDE, SYSTEM, TAGS};
+use crate::types::keyspaces::{BRANCHES, CURSORS, SIDE, SYSTEM, TAGS};
 use crate::types::version::{INLINE_BYTES, MAX_POINTER_BYTES, Stored, value_sum};
 
 /// Divisor: a commit that is too large for a record is inserted into the memtable if it takes at
@@ -65,7 +65,7 @@ pub(crate) struct CommitOptions<'a> {
 
 /// Whether a keyspace holds the store's own records.
 fn is_own(id: &u32) -> bool {
-    [SYSTEM, CURSORS, TAGS, BRANCHES, IDS].contains(id)
+    [SYSTEM, CURSORS, TAGS, BRANCHES].contains(id)
 }
 
 /// A commit that is encoded but not ordered yet.

@@ -16,6 +16,7 @@ use crate::types::branches::{
 };
 use crate::types::error::Result;
 use crate::types::invalid_input::InvalidInput;
+use crate::types::tags::Tags;
 
 /// Bytes of memory for a chain, without its name.
 const CHAIN_BYTES: u64 = 256;
@@ -304,18 +305,22 @@ impl Known {
     }
 
     /// Removes the merges that no branch will find any more, as of the commit `at`: those that a
-    /// later one of the same chain follows, unless a fork or a merge refers to the state between
-    /// the two.
-    fn forget_merges(&mut self, at: Glsn) {
+    /// later one of the same chain follows, unless a fork, a merge or a tag refers to a state
+    /// between the two.
+    fn forget_merges(&mut self, at: Glsn, (tagged, tags_as_of): &(BTreeSet<Glsn>, Glsn)) {
+        // After a crash, a tag whose deletion was not durable exists again.
+        let at = at.max(*tags_as_of);
         loop {
             let mut forgotten = Vec::new();
             for (pair, merges) in self.merged.iter_mut().filter(|(_, merges)| merges.len() > 1) {
                 let mut place = 0;
                 while let [merge, next, ..] = merges[place..] {
                     let between = (pair.0, merge.by)..(pair.0, next.by);
-                    match self.references.range(between).next() {
-                        Some(_) => place += 1,
-                        None => {
+                    let is_seen = self.references.range(between).next().is_some()
+                        || tagged.range(merge.by..next.by).next().is_some();
+                    match is_seen {
+                        true => place += 1,
+                        false => {
                             let by = next.by.max(at);
                             forgotten.push((pair.1, merges.remove(place).at, by));
                         }
@@ -428,8 +433,9 @@ impl Branches {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets all chains as of `at`.
-    pub(crate) fn learn(&self, all: Registry, at: Glsn) {
+    /// Sets all chains as of `at`. The tags are known as of that or later.
+    pub(crate) fn learn(&self, all: Registry, at: Glsn, tags: &Tags) {
+        let tagged = tags.named_moments();
         let mut known = self.known();
         known.loaded.get_or_insert(at);
         if at < known.as_of {
@@ -441,7 +447,7 @@ impl Branches {
                 }
             }
             let as_of = known.as_of;
-            known.forget_merges(as_of);
+            known.forget_merges(as_of, &tagged);
             return;
         }
         let gone: Vec<u32> =
@@ -451,7 +457,7 @@ impl Branches {
         known.replace_merges(all.merged, at);
         known.learned = at;
         (known.counter, known.lease, known.as_of) = (all.counter, all.lease, at);
-        known.forget_merges(at);
+        known.forget_merges(at, &tagged);
     }
 
     /// Leases the memory of a chain that is about to be created.
@@ -488,12 +494,13 @@ impl Branches {
 
     /// Notes that the commit `glsn` of this process has merged the chain `from` into the chain
     /// `into`, up to `upto`.
-    pub(crate) fn merged(&self, (into, from): (u32, u32), upto: Glsn, glsn: Glsn) {
+    pub(crate) fn merged(&self, (into, from): (u32, u32), upto: Glsn, glsn: Glsn, tags: &Tags) {
+        let tagged = tags.named_moments();
         let mut known = self.known();
         let exists = |id| id == MAIN_CHAIN || known.chains.contains_key(&id);
         if glsn > known.learned && exists(into) && exists(from) {
             known.add_merge((into, from), Merged { by: glsn, at: upto });
-            known.forget_merges(glsn);
+            known.forget_merges(glsn, &tagged);
         }
     }
 
@@ -509,7 +516,8 @@ impl Branches {
 
     /// Notes what a commit of this process has changed. A chain that is removed is removed with its
     /// merges.
-    pub(crate) fn changed(&self, changes: Changes, counter: Counter, glsn: Glsn) {
+    pub(crate) fn changed(&self, changes: Changes, counter: Counter, glsn: Glsn, tags: &Tags) {
+        let tagged = tags.named_moments();
         let mut known = self.known();
         // The chains already reflect a later commit.
         if glsn <= known.as_of {
@@ -523,7 +531,13 @@ impl Branches {
             known.set(id, chain, glsn);
         }
         (known.counter, known.as_of) = (counter, glsn);
-        known.forget_merges(glsn);
+        known.forget_merges(glsn, &tagged);
+    }
+
+    /// Notes that tags were created or deleted.
+    pub(crate) fn tags_changed(&self, tags: &Tags) {
+        let tagged = tags.named_moments();
+        self.known().forget_merges(Glsn::NONE, &tagged);
     }
 
     /// The oldest `limit` forks, from main or from other chains, that must stay readable, and those

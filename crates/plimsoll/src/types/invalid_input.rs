@@ -588,6 +588,16 @@ pub enum InvalidInput {
         /// The last of them.
         upto: Glsn,
     },
+    /// Commits descend from one whose state is no longer retained where they are to be placed.
+    #[error(
+        "commits that descend from commit {id} cannot be placed, because its state is no longer \
+         retained there; set a longer retention (Retention::Forever) in a store that several \
+         others push to"
+    )]
+    StateNotRetained {
+        /// The id of the commit.
+        id: String,
+    },
     /// There is no remote with this name.
     #[error("there is no remote {name:?}; Db::add_remote (`plimsoll remote add`) adds one")]
     NoRemote {

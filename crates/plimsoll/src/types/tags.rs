@@ -7,7 +7,7 @@
 //! Invariant: a moment in [`Tags::moments`] is released only after the deletion of its tag is
 //! durable. After a crash, no tag names a moment whose versions were dropped.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -110,8 +110,7 @@ struct Known {
     /// bring back deleted tags of which this process knows nothing.
     loaded: Option<Glsn>,
     /// Moments whose tags were deleted, each with a commit at or after the deletion. They are
-    /// The value of `as_of` when tags were first loaded. Until that commit is durable, a crash may
-    /// bring back deleted tags of which this process knows nothing.
+    /// retained until that commit is durable.
     released: Vec<(Tagged, Glsn)>,
 }
 
@@ -168,6 +167,12 @@ impl Tags {
         known.released.retain(|(_, by)| *by > durable);
         let released = known.released.iter().map(|(tag, _)| tag.at);
         Some(known.by_name.values().map(|tag| tag.at).chain(released).collect())
+    }
+
+    /// The moments of all tags, and the last commit that is reflected in them.
+    pub(crate) fn named_moments(&self) -> (BTreeSet<Glsn>, Glsn) {
+        let known = self.known();
+        (known.by_name.values().map(|tag| tag.at).collect(), known.as_of)
     }
 
     /// The tag of a moment, with the earliest time if there are several.

@@ -1,48 +1,11 @@
 //! Reverts and resets on branches.
 
-use std::collections::BTreeMap;
-
 use plimsoll::{
-    Branch, Db, Error, Glsn, InvalidInput, Keyspace, MergeOutcome, MergeRule, MergeSide, Moment,
-    Options, Overflow,
+    Branch, Error, Glsn, InvalidInput, MergeOutcome, MergeRule, MergeSide, Moment, Overflow,
 };
 use plimsoll_disk::random::Random;
 
-type State = BTreeMap<Vec<u8>, Vec<u8>>;
-
-fn open() -> (Db, Keyspace) {
-    let db = Db::in_memory(Options::new().memory_bytes(16 << 20).background(false)).unwrap();
-    let keys = db.keyspace("keys").unwrap();
-    (db, keys)
-}
-
-fn branch(db: &Db, name: &str, parent: &Branch) -> Branch {
-    db.create_branch(name, parent).unwrap()
-}
-
-fn state_at(branch: &Branch, keys: &Keyspace, at: Moment) -> State {
-    let rows = branch.snapshot_at(at).unwrap().iter(keys).unwrap();
-    rows.map(|row| row.unwrap()).map(|(key, value)| (key, value.to_vec())).collect()
-}
-
-fn state(branch: &Branch, keys: &Keyspace) -> State {
-    state_at(branch, keys, Moment::Newest)
-}
-
-#[track_caller]
-fn merged(outcome: plimsoll::Result<MergeOutcome>) -> Glsn {
-    match outcome.unwrap() {
-        MergeOutcome::Merged(glsn) => glsn,
-        other => panic!("{other:?}"),
-    }
-}
-
-fn invalid<T: std::fmt::Debug>(outcome: plimsoll::Result<T>) -> InvalidInput {
-    match outcome {
-        Err(Error::InvalidInput(what)) => what,
-        other => panic!("{other:?}"),
-    }
-}
+use crate::branch_world::{State, branch, invalid, merged, open, state, state_at};
 
 #[test]
 fn a_revert_on_a_branch_leaves_the_others() {

@@ -1,49 +1,11 @@
 //! Cherry-picks of commits.
 
-use std::collections::BTreeMap;
-
 use plimsoll::{
-    Branch, Db, Error, Glsn, InvalidInput, Keyspace, MergeAction, MergeOutcome, MergeRule,
-    MergeSide, Moment, Options, Overflow,
+    Db, Error, Glsn, InvalidInput, MergeAction, MergeOutcome, MergeRule, MergeSide, Overflow,
 };
 use plimsoll_disk::random::Random;
 
-type State = BTreeMap<Vec<u8>, Vec<u8>>;
-
-fn open() -> (Db, Keyspace) {
-    let db = Db::in_memory(Options::new().memory_bytes(16 << 20).background(false)).unwrap();
-    let keys = db.keyspace("keys").unwrap();
-    (db, keys)
-}
-
-fn branch(db: &Db, name: &str, parent: &Branch) -> Branch {
-    db.create_branch(name, parent).unwrap()
-}
-
-fn state_at(branch: &Branch, keys: &Keyspace, at: Moment) -> State {
-    let rows = branch.snapshot_at(at).unwrap().iter(keys).unwrap();
-    rows.map(|row| row.unwrap()).map(|(key, value)| (key, value.to_vec())).collect()
-}
-
-fn state(branch: &Branch, keys: &Keyspace) -> State {
-    state_at(branch, keys, Moment::Newest)
-}
-
-#[track_caller]
-fn merged(outcome: plimsoll::Result<MergeOutcome>) -> Glsn {
-    match outcome.unwrap() {
-        MergeOutcome::Merged(glsn) => glsn,
-        other => panic!("{other:?}"),
-    }
-}
-
-#[track_caller]
-fn invalid<T: std::fmt::Debug>(outcome: plimsoll::Result<T>) -> InvalidInput {
-    match outcome {
-        Err(Error::InvalidInput(what)) => what,
-        other => panic!("{other:?}"),
-    }
-}
+use crate::branch_world::{State, branch, invalid, merged, open, state};
 
 fn metadata(db: &Db, glsn: Glsn) -> String {
     let commit = db.log().commit(glsn).unwrap().unwrap();

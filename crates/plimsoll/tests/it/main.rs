@@ -18,6 +18,7 @@ mod branch_faults;
 mod branch_history;
 mod branch_moves;
 mod branch_registry;
+mod branch_world;
 mod branches;
 mod change_feed;
 mod checkpoints;

@@ -6,15 +6,13 @@ use std::time::Duration;
 use plimsoll::{Branch, Db, Keyspace, MergeOutcome, MergeRule, Options, Retention, Ttl};
 use plimsoll_disk::random::Random;
 
+use crate::branch_world::{branch, is_merged};
+
 fn open() -> (Db, Keyspace) {
     let options = Options::new().memory_bytes(16 << 20).background(false);
     let db = Db::in_memory(options.retention(Retention::Latest)).unwrap();
     let keys = db.keyspace("keys").unwrap();
     (db, keys)
-}
-
-fn branch(db: &Db, name: &str, parent: &Branch) -> Branch {
-    db.create_branch(name, parent).unwrap()
 }
 
 fn value(branch: &Branch, keys: &Keyspace, key: &str) -> Option<Vec<u8>> {
@@ -23,11 +21,7 @@ fn value(branch: &Branch, keys: &Keyspace, key: &str) -> Option<Vec<u8>> {
 
 #[track_caller]
 fn run(db: &Db, from: &Branch, into: &Branch, keys: &Keyspace, rule: MergeRule) -> bool {
-    match db.merge(from).into(into).rule(keys, rule).run().unwrap() {
-        MergeOutcome::Merged(_) => true,
-        MergeOutcome::UpToDate => false,
-        other => panic!("{other:?}"),
-    }
+    is_merged(db.merge(from).into(into).rule(keys, rule).run())
 }
 
 #[test]

@@ -26,6 +26,7 @@ const STOREYS: [(&str, &str, &[&str]); 3] = [
             "engine",
             "api",
             "merge",
+            "sync",
         ],
     ),
     (

@@ -12,6 +12,8 @@ use plimsoll::{
 use plimsoll_disk::clock::SystemClock;
 use plimsoll_disk::lying::LyingDisk;
 
+use crate::branch_world::merged;
+
 fn open() -> (Db, Keyspace) {
     let db = Db::in_memory(Options::new().memory_bytes(16 << 20).background(false)).unwrap();
     let keyspace = db.keyspace("notes").unwrap();
@@ -22,14 +24,6 @@ fn rows(db: &Db, keyspace: &Keyspace, at: impl Into<Moment>) -> BTreeMap<Vec<u8>
     let snapshot = db.snapshot_at(at.into()).unwrap();
     let rows = snapshot.range(keyspace, ..).unwrap();
     rows.map(|row| row.map(|(key, value)| (key, value.to_vec())).unwrap()).collect()
-}
-
-#[track_caller]
-fn merged(outcome: Result<MergeOutcome>) -> Glsn {
-    match outcome.unwrap() {
-        MergeOutcome::Merged(glsn) => glsn,
-        other => panic!("{other:?}"),
-    }
 }
 
 #[track_caller]

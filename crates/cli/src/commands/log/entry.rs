@@ -127,6 +127,7 @@ impl Printer {
             commit if commit.moves_cursor()? => "cursor",
             commit if commit.changes_tag()? => "tag",
             commit if commit.changes_branch()? => "branch",
+            commit if commit.records_ids()? => "ids",
             _ => "keyspace",
         };
         for change in commit.changes()? {
@@ -164,6 +165,7 @@ impl Printer {
     fn gist(&self, change: &Change, own: &str) -> String {
         let key = show_keys(change, self.hex);
         match (change.keyspace(), change.is_delete()) {
+            (None, _) if own == "ids" => own.to_owned(),
             (None, _) => format!("{own} {key}"),
             (_, false) => format!("+ {key}"),
             (_, true) => format!("- {key}"),

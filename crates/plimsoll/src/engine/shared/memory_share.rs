@@ -55,11 +55,10 @@ pub(crate) fn fit(pool: &Pool, space: &LogSpace, members: &Members) -> Result<bo
     }
     // Another member joins, leaves or grows: retry later.
     let Ok(Some(granted)) = members.budgets.grow() else { return Ok(true) };
-    if granted > now
-        && let Err(error) = resize(pool, reader, granted)
-    {
-        members.budgets.has_memory(now);
-        return Err(of_resize(error));
+    if granted > now && resize(pool, reader, granted).is_err() {
+        members.budgets.has_not_grown(now);
+        // The machine has no memory for it: retry at the next check.
+        return Ok(false);
     }
     Ok(granted < share)
 }

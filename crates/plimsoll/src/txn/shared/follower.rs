@@ -285,6 +285,8 @@ impl Follower {
         }
         if to_learn.tags {
             self.records.refresh_tags(self.sequencer.applied())?;
+            // A tag may retain the base of a merge that was forgotten before it was known here.
+            to_learn.branches = true;
             to_learn.tags = false;
         }
         if to_learn.branches {
