@@ -264,16 +264,21 @@ fn the_other_store_is_waited_for() {
 }
 
 #[test]
-fn commits_that_were_trimmed_are_not_sent() {
+fn commits_that_were_trimmed_are_sent_to_no_store_that_lacks_them() {
     let folder = Folder::new();
-    let (hub, late) = (folder.at("hub"), folder.at("late"));
+    let (hub, ada, late) = (folder.at("hub"), folder.at("ada"), folder.at("late"));
+    let put = |value| run(&["put", &hub, "a", value, "--keyspace", "notes"]).ok();
     run(&["keyspace", "create", &hub, "notes", "--retention", "latest"]).ok();
-    for value in ["1", "2", "3"] {
-        run(&["put", &hub, "a", value, "--keyspace", "notes"]).ok();
-    }
+    put("1");
+    run(&["clone", &hub, &ada]).ok();
+    put("2");
+    put("3");
+    run(&["pull", &ada]).ok();
     run(&["compact", &hub]).ok();
     run(&["trim", &hub, "--until", "newest"]).ok();
-    run(&["put", &hub, "a", "4", "--keyspace", "notes"]).ok();
+    put("4");
+    run(&["pull", &ada]).ok();
+    assert_eq!(run(&["get", &ada, "a", "--keyspace", "notes"]).ok().text(), "4");
     run(&["clone", &hub, &late]).fails(2, &["no longer has the commits", "plimsoll backup"]);
 }
 
