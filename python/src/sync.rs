@@ -196,7 +196,8 @@ pub struct Moved {
     before: Option<String>,
     /// The id of the commit that it ends with now.
     after: Option<String>,
-    /// The number of commits that were transferred to it; `None` if they were merged.
+    /// The number of commits that were added to it; 0 if the store had them on another branch, `None`
+    /// if they were merged.
     commits: Option<u64>,
     /// The GLSN of the commit that merged them (`Db.pull`); `None` without a merge.
     glsn: Option<u64>,

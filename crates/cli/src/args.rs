@@ -74,11 +74,11 @@ Exit codes:
   an archive, dump, replay, watch, log --follow (what was committed is kept); the signal kills \
   other commands
 
-Commands that only read (get, scan, count, history, log, diff, watch, stat, verify, backup, \
-archive, dump, warm, keyspace list, cursor list, branch list, tag list, remote list, shell --read-only, \
-revert --preview, reset --preview) work while another process writes. Those that write share the store \
-with each other, and with programs that open it shared; recover needs it for itself, and restore \
-makes a new one. replay opens no store.";
+Commands that only read (get, scan, count, history, log without --ids, diff, watch, stat, verify, \
+backup, archive, dump, warm, keyspace list, cursor list, branch list, tag list, remote list, \
+shell --read-only, revert --preview, reset --preview) work while another process writes. Those \
+that write share the store with each other, and with programs that open it shared; recover needs \
+it for itself, and restore and clone make a new one. replay opens no store.";
 
 /// An embedded, versioned, transactional key-value store that keeps to one memory budget.
 #[derive(Debug, Parser)]

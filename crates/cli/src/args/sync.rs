@@ -17,7 +17,7 @@ and \"tip\".
 
 An address is the path of a store's folder, or file:// and the absolute path. The other store must \
 be writable, because the ids of its commits are kept there. It may be open in other processes that \
-share it. The command takes 32 MiB of memory for it, beside --memory.
+share it; --wait also waits for it. The command takes 32 MiB of memory for it, beside --memory.
 
 Examples:
   plimsoll clone /srv/hub.plimsoll demo.plimsoll
@@ -64,9 +64,10 @@ is one, nothing is written to the branch, the exit code is 1, and every conflict
 merge STORE REMOTE/BRANCH --into BRANCH --rule KEYSPACE=RULE` decides.
 
 Prints the branch, the commits that it ended with before and ends with now, and the number of \
-transferred commits, or the GLSN of the merge. A pipe gets these fields, tab-separated: branch, \
-id before, id after, transferred commits (empty for a merge), GLSN of the merge (empty without \
-one). --json prints {\"branch\", \"from\", \"to\", \"commits\", \"glsn\"}.
+commits that were added to it, or the GLSN of the merge. A pipe gets these fields, tab-separated: \
+branch, id before, id after, number of commits (0 if the commits were in this store; empty for a \
+merge), GLSN of the merge (empty without one). --json prints {\"branch\", \"from\", \"to\", \
+\"commits\", \"glsn\"}.
 
 Examples:
   plimsoll pull demo.plimsoll

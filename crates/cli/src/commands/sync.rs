@@ -10,14 +10,16 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::moment::MAIN;
 use crate::output::{Output, Reader, Style};
 use crate::size::count_of;
-use crate::store;
+use crate::{store, wait};
 
 /// The number of digits of a commit's id that people see.
 pub(crate) const DIGITS: usize = 12;
 
 pub(crate) fn clone(globals: &Globals, args: &CloneStore, output: &mut Output) -> Outcome {
     let options = store::options(globals).durability(Durability::Sync);
-    let db = Db::clone_store(&absolute(&args.address)?, &args.store, options)?;
+    let address = absolute(&args.address)?;
+    let db =
+        wait::to_share(globals, None, || Db::clone_store(&address, &args.store, options.clone()))?;
     let mut tips = vec![(MAIN.to_owned(), db.main().tip()?)];
     for branch in db.branches()? {
         let tip = db.branch(&branch.name)?.tip()?;
@@ -45,7 +47,8 @@ fn print_tips(tips: &[(String, Option<CommitId>)], output: &mut Output) -> Resul
 pub(crate) fn fetch(globals: &Globals, args: &Fetch, output: &mut Output) -> Outcome {
     let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
     let (remote, branch) = (&args.remote, &args.branch);
-    let moved = db.fetch(remote, branch).map_err(|error| of_other(&db, remote, error))?;
+    let moved =
+        patiently(globals, || db.fetch(remote, branch), |error| of_other(&db, remote, error))?;
     report(db, &Change::of(format!("{remote}/{branch}"), &moved), output, print)
 }
 
@@ -58,11 +61,11 @@ pub(crate) fn push(globals: &Globals, args: &Push, output: &mut Output) -> Outco
             "To push to a store that is not remembered, give its path with a `/`, e.g. ./other.",
         ));
     }
-    let pushed = match args.force {
+    let push = || match args.force {
         true => db.push_forced(&args.remote, &args.branch),
         false => db.push(&args.remote, &args.branch),
     };
-    let moved = pushed.map_err(|error| explain(&db, error))?;
+    let moved = patiently(globals, push, |error| explain(&db, error))?;
     report(db, &Change::of(args.branch.clone(), &moved), output, print)
 }
 
@@ -70,7 +73,8 @@ pub(crate) fn pull(globals: &Globals, args: &Pull, output: &mut Output) -> Outco
     let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
     let (remote, name) = (&args.remote, &args.branch);
     let before = tip(&db, name)?;
-    let change = match db.pull(remote, name).map_err(|error| of_other(&db, remote, error))? {
+    let pull = || db.pull(remote, name);
+    let change = match patiently(globals, pull, |error| of_other(&db, remote, error))? {
         Pulled::Conflicts(found) => {
             let theirs = format!("{remote}/{name}");
             let what = format!("changed on {name} and on {theirs}; nothing was written to {name}");
@@ -99,6 +103,22 @@ pub(crate) fn pull(globals: &Globals, args: &Pull, output: &mut Output) -> Outco
         },
     };
     report(db, &change, output, print_pulled)
+}
+
+/// Runs an exchange, and waits for the other store if a process has it for itself (`--wait`).
+fn patiently<T>(
+    globals: &Globals,
+    mut exchange: impl FnMut() -> plimsoll::Result<T>,
+    explain: impl FnOnce(Error) -> Failure,
+) -> Result<T, Failure> {
+    let mut refusal = None;
+    let exchanged = wait::to_share(globals, None, || {
+        exchange().inspect_err(|error| refusal = Some(error.clone()))
+    });
+    exchanged.map_err(|failure| match refusal {
+        Some(error @ Error::InvalidInput(_)) => explain(error),
+        _ => failure,
+    })
 }
 
 /// The last commit of a branch; `None` also if there is no such branch.
@@ -144,10 +164,12 @@ impl Change {
             return format!("{branch}: up to date at {}", end(*to));
         }
         let how = match (merged, commits) {
-            (Some(glsn), _) => format!("merged as of GLSN {glsn}"),
-            (None, commits) => count_of(commits.unwrap_or_default(), "commit", "commits"),
+            (Some(glsn), _) => format!(", merged as of GLSN {glsn}"),
+            // Only made equal to commits that the store had.
+            (None, None | Some(0)) => String::new(),
+            (None, Some(commits)) => format!(", {}", count_of(*commits, "commit", "commits")),
         };
-        format!("{branch}: {} -> {}, {how}", end(*from), end(*to))
+        format!("{branch}: {} -> {}{how}", end(*from), end(*to))
     }
 }
 

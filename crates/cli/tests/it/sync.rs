@@ -1,7 +1,10 @@
 //! `plimsoll clone`, `fetch`, `pull`, `push` and `remote`, and `plimsoll log --ids`.
 
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
+use plimsoll::{Db, Options};
 use serde_json::{Value, json};
 
 use crate::run::{Folder, Ran, plimsoll, run};
@@ -232,6 +235,51 @@ fn stores_without_a_common_history_and_backups_exchange_commits() {
     run(&["push", &copy]).ok();
     assert_eq!((tip(&one, "main"), hash(&one)), (tip(&copy, "main"), hash(&copy)));
     assert_eq!(get(&one, "tea"), "3.10");
+}
+
+#[test]
+fn the_other_store_is_waited_for() {
+    let folder = Folder::new();
+    let (hub, ada) = with_clone(&folder);
+    run(&["put", &ada, "milk", "1.00"]).ok();
+    let options = Options::new().memory_bytes(16 << 20);
+    let db = Db::open(&hub, options).unwrap();
+    for command in ["fetch", "pull", "push"] {
+        run(&[command, &ada]).fails(8, &["hub", "open for writing", "open it shared"]);
+    }
+    run(&["clone", &hub, &folder.at("x")]).fails(8, &["hub", "open for writing"]);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(500));
+            db.close().unwrap();
+        });
+        run(&["push", &ada, "--wait", "60s"]).ok();
+    });
+    assert_eq!(get(&hub, "milk"), "1.00");
+    let db = Db::open(&hub, Options::new().memory_bytes(16 << 20).shared(true)).unwrap();
+    run(&["put", &ada, "milk", "1.10"]).ok();
+    run(&["push", &ada]).ok();
+    let value = db.get(&db.keyspace("default").unwrap(), "milk").unwrap();
+    assert_eq!(value.as_deref(), Some(&b"1.10"[..]), "a process that shares it sees the push");
+}
+
+#[test]
+fn commits_that_were_trimmed_are_sent_to_no_store_that_lacks_them() {
+    let folder = Folder::new();
+    let (hub, ada, late) = (folder.at("hub"), folder.at("ada"), folder.at("late"));
+    let put = |value| run(&["put", &hub, "a", value, "--keyspace", "notes"]).ok();
+    run(&["keyspace", "create", &hub, "notes", "--retention", "latest"]).ok();
+    put("1");
+    run(&["clone", &hub, &ada]).ok();
+    put("2");
+    put("3");
+    run(&["pull", &ada]).ok();
+    run(&["compact", &hub]).ok();
+    run(&["trim", &hub, "--until", "newest"]).ok();
+    put("4");
+    run(&["pull", &ada]).ok();
+    assert_eq!(run(&["get", &ada, "a", "--keyspace", "notes"]).ok().text(), "4");
+    run(&["clone", &hub, &late]).fails(2, &["no longer has the commits", "plimsoll backup"]);
 }
 
 #[test]
