@@ -144,8 +144,8 @@ impl Commit {
         }))
     }
 
-    /// Whether the commit only recorded the ids of others ([`Db::commit_id`](crate::Db::commit_id)),
-    /// or the address of another store ([`Db::add_remote`](crate::Db::add_remote)).
+    /// Whether the commit only recorded ids of others ([`Db::commit_id`](crate::Db::commit_id)), or
+    /// the address of another store ([`Db::add_remote`](crate::Db::add_remote)).
     ///
     /// # Errors
     /// Corruption, or a newer format.

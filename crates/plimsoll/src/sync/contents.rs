@@ -102,7 +102,8 @@ pub(super) type DeletedRange = (Arc<str>, Vec<u8>, Option<Vec<u8>>);
 /// u64      time of the commit, in microseconds
 /// u32      number of parents; 32 bytes each
 /// u32      number of ranges; for each:
-///   u32 length, name of the keyspace; u32 length, first key; u8 1 if it has an end: u32 length, end
+///   u32 length, name of the keyspace; u32 length, first key;
+///   u8 1 if it has an end: u32 length, end
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Received {

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! "p"                                    -> u64 the first GLSN whose entry was not looked at yet
-//! "c" u32 chain, u64 GLSN (big-endian)   -> 32 bytes id, u8 kind; for each parent: u32 chain, u64 GLSN
+//! "c" u32 chain, u64 GLSN (big-endian)   -> 32 bytes id, u8 kind;
+//!                                           for each parent: u32 chain, u64 GLSN
 //! "i" 32 bytes id, u32 chain, u64 GLSN   -> u8 kind
 //! "r" 32 bytes id                        -> `Received`, written by the commit itself
 //! ```

@@ -1,7 +1,5 @@
 //! Fetch, push, pull and clone between two open stores.
 
-use std::fmt;
-
 use plimsoll_log::glsn::Glsn;
 
 use crate::api::branches::Branch;
@@ -173,8 +171,8 @@ impl Db {
     }
 
     /// Transfers the commits of a branch of the other store to the branch `into` of this one, which
-    /// is created if it does not exist, and then ends with the same commit. If it has other commits,
-    /// they stay in its history. Usually a branch that only this method changes.
+    /// is created if it does not exist, and then ends with the same commit. If it has other
+    /// commits, they stay in its history. Usually a branch that only this method changes.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -357,8 +355,8 @@ fn contains(db: &Db, ids: &Ids, branch: &Branch, id: &CommitId) -> Result<bool> 
     }
 }
 
-/// Makes the branch `name` of a store, which ends with the commit `before`, end with the last commit
-/// of a branch of another one.
+/// Makes the branch `name` of a store, which ends with the commit `before`, end with the last
+/// commit of a branch of another one.
 fn transfer(
     (source, from, branch): (&Db, &Ids, &Branch),
     (target, to, name): (&Db, &Ids, &str),
@@ -403,13 +401,4 @@ fn common(from: &Ids, (target, to): (&Db, &Ids), name: &str) -> Result<Vec<State
         }
     }
     Ok(states)
-}
-
-impl fmt::Display for Moved {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let short = |id: Option<CommitId>| {
-            id.map_or_else(|| "nothing".to_owned(), |id| id.to_string()[..12].to_owned())
-        };
-        write!(f, "{} -> {}, {} commits", short(self.from), short(self.to), self.commits)
-    }
 }
