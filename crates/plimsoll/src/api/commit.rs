@@ -185,7 +185,8 @@ impl Commit {
         Ok(chain.map(|chain| self.store.reader.snapshots.branches.name_of(chain)))
     }
 
-    /// The chain on which it changed keys; `None`: it changed only the store's own records.
+    /// The chain on which it changed keys, or into which it merged another one; `None`: it changed
+    /// only the store's own records.
     pub(crate) fn chain(&self) -> Result<Option<u32>> {
         let chain = self.chain_of_keys();
         chain.map_err(|error| self.store.reader.trimmed_or(self.glsn(), error))
@@ -203,7 +204,12 @@ impl Commit {
         }
         let chain = |key: &[u8]| match branch_key::is_of_branch(key) {
             true => Some(branch_key::chain_of(key)),
-            false => is_of_user(key).then_some(MAIN_CHAIN),
+            false if is_of_user(key) => Some(MAIN_CHAIN),
+            // A merge may change no keys.
+            false => {
+                let key = Some(IndexKey::new(key)).filter(|key| key.is_in(BRANCHES));
+                key.and_then(|key| decode_merge_key(key.user_key())).map(|(into, _, _)| into)
+            }
         };
         match self.all()? {
             Walk::Operations(mut operations) => {

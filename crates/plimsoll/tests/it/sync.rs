@@ -143,6 +143,11 @@ fn diverged_stores_merge_and_push() {
     alan.push_to(&hub, "main").unwrap();
     assert_same(&alan.main(), &hub.main());
     assert_eq!(hub.snapshot().len(&hub_notes).unwrap(), 4);
+    // The log of a branch begins with the commit that its tip is, also if that changed no keys.
+    let newest = |db: &Db| db.main().log().unwrap().next().unwrap().unwrap().glsn();
+    for db in [&hub, &alan] {
+        assert_eq!(db.commit_id(newest(db)).unwrap(), db.main().tip().unwrap());
+    }
 
     // Ada, who is behind, gets all of it.
     ada.fetch_from(&hub, "main", "main").unwrap();
