@@ -1,12 +1,12 @@
 //! Exchange of commits with other stores: ids of commits, clone, fetch, push and pull.
 //!
-//! Two stores give the same commit different GLSNs and the same id ([`commit_id`]). A store
-//! computes the ids of its commits when they are first asked for, and keeps them in a keyspace of
-//! its own ([`ids`]). A transfer finds the commits that the other store lacks ([`send`]) and
-//! commits them there one by one ([`receive`]), parents first.
+//! A commit has the same id in every store ([`commit_id`]), but may have different GLSNs. A store
+//! computes the ids of its commits on first use and keeps them in an internal keyspace ([`ids`]).
+//! A transfer finds the commits that the other store lacks ([`send`]) and commits them there one by
+//! one, parents first ([`receive`]).
 //!
-//! Invariant: a commit is received only if its id, computed again from what arrived, is the one
-//! that it was announced with.
+//! Invariant: a received commit is committed only if the id computed from the received changes
+//! equals the id that the sender announced.
 
 pub(crate) mod commit_id;
 mod contents;

@@ -1,7 +1,7 @@
-//! The states from which both sides of a merge come.
+//! The bases of a merge: the newest states that both sides contain.
 //!
-//! There are several if branches were merged crosswise. They are then merged themselves, key by
-//! key, as the states of two branches are: from the states from which they come.
+//! A criss-cross merge has several bases. They are merged first, key by key, like the states of two
+//! branches: with the newest states that they have in common as their bases.
 
 use std::sync::Arc;
 
@@ -10,18 +10,19 @@ use crate::engine::Engine;
 use crate::merge::graph::{Contained, Graph, State};
 use crate::types::error::Result;
 
-/// The most states that are opened for one merge. Keys that need more count as changed in different
-/// ways.
+/// After one merge has opened this many bases of bases, it opens no further ones. Keys on which the
+/// bases differ and that need further ones have no base value.
 const STATES_MAX: usize = 64;
 
-/// At least one state; several if branches were merged crosswise.
+/// The bases of a merge, at least one.
 pub(crate) struct Bases {
     first: Snapshot,
-    /// The others, each with the states from which it and those before it come; `None`: not known.
+    /// The other bases. Each comes with the bases for its merge with the bases before it; `None` if
+    /// the limit was reached.
     others: Vec<(Snapshot, Option<Bases>)>,
 }
 
-/// How many more states may be opened.
+/// The number of states that may still be opened, at most [`STATES_MAX`].
 pub(crate) struct Limit(usize);
 
 impl Default for Limit {
@@ -31,11 +32,16 @@ impl Default for Limit {
 }
 
 impl Bases {
+    /// A single base.
     pub(crate) fn one(state: Snapshot) -> Self {
         Self { first: state, others: Vec::new() }
     }
 
-    /// Opens `states`, which a graph has found, and those from which they come.
+    /// Opens `states`, the newest common states that `graph` found, and their own bases as far as
+    /// `limit` allows.
+    ///
+    /// # Errors
+    /// Errors of reads, the budget, or corruption.
     pub(crate) fn open(
         store: &Arc<Engine>,
         graph: &mut Graph<'_>,
@@ -63,6 +69,7 @@ impl Bases {
         Ok(Self { first, others })
     }
 
+    /// The bases, without their own bases.
     pub(crate) fn states(&self) -> impl Iterator<Item = &Snapshot> {
         std::iter::once(&self.first).chain(self.others.iter().map(|(state, _)| state))
     }
@@ -71,8 +78,12 @@ impl Bases {
         &self.first
     }
 
-    /// What the states have in common, each read by `read`; `None` if they changed it in different
-    /// ways.
+    /// Merges what `read` returns for each base, for example the value of a key. Two results are
+    /// equal if `is_same` says so. `None` if the bases changed it in different ways, or if the
+    /// limit was reached.
+    ///
+    /// # Errors
+    /// Errors of `read` and `is_same`.
     pub(crate) fn merged<T>(
         &self,
         read: &impl Fn(&Snapshot) -> Result<T>,

@@ -1,8 +1,8 @@
-//! Ids of commits: the same in every store that has the commit.
+//! Ids of commits. A commit has the same id in every store.
 //!
-//! An id is BLAKE3 over the commit's parents, its time, its metadata and its changes. Stores give
-//! keyspaces different numbers, so the changes of each keyspace are hashed on their own, and then
-//! joined in the order of the names (all numbers little-endian):
+//! An id is BLAKE3 over the commit's parents, time, metadata and changes. Keyspaces have different
+//! numbers in different stores, so the changes of each keyspace are hashed separately, and these
+//! hashes are combined in the order of the keyspaces' names (all numbers little-endian):
 //!
 //! ```text
 //! bytes    "plimsoll commit 1\0"
@@ -17,10 +17,10 @@
 //!   u8 1     a deleted range; u32 length, first key; u8 1 if it has an end: u32 length, end
 //!   u8 2     a deleted key; u32 length, key
 //!   u8 3     a put; u32 length, key; u64 length, value
-//!   u8 4     a put that expires; u64 when, in microseconds; then as 3
+//!   u8 4     a put that expires; u64 expiry, in microseconds since 1970 UTC; then as 3
 //! ```
 //!
-//! A deletion of a key in a range that the same commit deletes is left out.
+//! The deletion of a key in a range that the same commit deletes is omitted.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,8 +37,9 @@ const DELETE: u8 = 2;
 const PUT: u8 = 3;
 const PUT_EXPIRING: u8 = 4;
 
-/// The identity of a commit, the same in every store that has it; from
-/// [`Db::commit_id`](crate::Db::commit_id). It is shown, and parsed, as 64 hexadecimal digits.
+/// The id of a commit, from [`Db::commit_id`](crate::Db::commit_id). A commit has the same id in
+/// every store. [`Display`](fmt::Display) writes 64 lowercase hexadecimal digits; [`FromStr`] also
+/// accepts uppercase ones, and fails with [`InvalidInput::CommitId`] on any other text.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -56,7 +57,7 @@ const PUT_EXPIRING: u8 = 4;
 pub struct CommitId([u8; 32]);
 
 impl CommitId {
-    /// Its bytes.
+    /// The 32 bytes of the id.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -65,7 +66,8 @@ impl CommitId {
         Self(bytes)
     }
 
-    /// Stands for the commits of a chain up to a GLSN that the log of a store no longer has.
+    /// A placeholder id for the commits of `chain` up to `upto` that the log of `store` no longer
+    /// holds.
     pub(super) fn of_trimmed(store: u128, chain: u32, upto: u64) -> Self {
         let mut hasher = blake3::Hasher::new();
         hasher.update(b"plimsoll trimmed 1\0").update(&store.to_le_bytes());
@@ -103,7 +105,8 @@ impl FromStr for CommitId {
     }
 }
 
-/// The changes of a commit while they are hashed.
+/// Computes the id of a commit from its changes. In each keyspace, deleted ranges come first, then
+/// keys in order.
 #[derive(Default)]
 pub(super) struct ContentHash {
     sections: BTreeMap<Arc<str>, blake3::Hasher>,
@@ -117,6 +120,7 @@ impl ContentHash {
         self.sections.get_mut(keyspace).expect("it was inserted")
     }
 
+    /// Adds the deletion of the keys from `first` to `end`, exclusive; `None`: to the last key.
     pub(super) fn range(&mut self, keyspace: &str, first: &[u8], end: Option<&[u8]>) {
         let section = self.section(keyspace);
         section.update(&[RANGE]);
@@ -133,7 +137,8 @@ impl ContentHash {
         sized(section, key);
     }
 
-    /// Begins a put. Its value follows, piece by piece.
+    /// Begins a put of a value of `len` bytes. The value must follow in calls of
+    /// [`ContentHash::value`].
     pub(super) fn put(&mut self, keyspace: &str, key: &[u8], expiry: Option<Expiry>, len: u64) {
         let section = self.section(keyspace);
         match expiry {
@@ -144,11 +149,13 @@ impl ContentHash {
         section.update(&len.to_le_bytes());
     }
 
-    /// A piece of the value of the last put of the keyspace.
+    /// Adds a piece of the value of the keyspace's last put.
     pub(super) fn value(&mut self, keyspace: &str, piece: &[u8]) {
         self.section(keyspace).update(piece);
     }
 
+    /// The id of a commit with the changes added so far. `micros` is the time of the original
+    /// commit, in microseconds since 1970 UTC.
     pub(super) fn id(&self, parents: &[CommitId], micros: u64, metadata: &[u8]) -> CommitId {
         let mut hasher = blake3::Hasher::new();
         hasher.update(HEAD).update(&len_of(parents.len()));

@@ -1,5 +1,5 @@
-//! The changes of a commit in the form in which they are exchanged, and what was recorded with a
-//! commit that came from another store.
+//! The changes of a commit in the form in which stores exchange them, and the record that a
+//! received commit carries.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -17,13 +17,15 @@ use crate::types::expiry::Expiry;
 use crate::types::keyspaces::{BRANCHES, IDS, is_internal};
 use crate::types::times::to_micros;
 
-/// Values up to this length are passed on whole.
+/// Values of up to this many bytes are passed whole, longer ones in pieces.
 const WHOLE_BYTES: u64 = 256 << 10;
 
-/// A value on its way.
+/// A value that is transferred.
 pub(super) enum Bytes<'a> {
     Whole(&'a [u8]),
-    /// Its length, and a function that fills a piece as far as the rest of the value reaches.
+    /// The length of the value in bytes, and a function that copies the next bytes of the value
+    /// into a buffer. It returns their number, which is less than the buffer's length only at the
+    /// end of the value.
     Pieces(u64, &'a mut dyn FnMut(&mut [u8]) -> Result<usize>),
 }
 
@@ -36,8 +38,9 @@ impl Bytes<'_> {
     }
 }
 
-/// Takes the changes of a commit: the deleted ranges, then the keys.
+/// Receives the changes of a commit: first the deleted ranges, then the keys.
 pub(super) trait Sink {
+    /// Receives the deletion of the keys from `first` to `end`, exclusive; `None`: to the last key.
     fn range(&mut self, keyspace: &str, first: &[u8], end: Option<&[u8]>) -> Result<()>;
     fn delete(&mut self, keyspace: &str, key: &[u8]) -> Result<()>;
     fn put(
@@ -49,7 +52,7 @@ pub(super) trait Sink {
     ) -> Result<()>;
 }
 
-/// Hashes the changes.
+/// Adds the changes to a [`ContentHash`].
 pub(super) struct HashSink<'a> {
     pub(super) store: &'a Engine,
     pub(super) hash: ContentHash,
@@ -91,15 +94,15 @@ impl Sink for HashSink<'_> {
     }
 }
 
-/// A range that a commit deleted: keyspace, first key, end.
+/// A range that a commit deleted: keyspace, first key, end (exclusive; `None`: the last key).
 pub(super) type DeletedRange = (Arc<str>, Vec<u8>, Option<Vec<u8>>);
 
-/// What is recorded with a commit that came from another store, or that repeats a commit of another
-/// branch.
+/// The record that a commit carries if it was received from another store, or repeats a commit of
+/// another branch. It holds the properties of the original commit that the new one cannot have.
 ///
 /// ```text
-/// u8       1 if it only makes its branch equal to the commit
-/// u64      time of the commit, in microseconds
+/// u8       1 if it only makes its branch equal to the original commit
+/// u64      time of the original commit, in microseconds since 1970 UTC
 /// u32      number of parents; 32 bytes each
 /// u32      number of ranges; for each:
 ///   u32 length, name of the keyspace; u32 length, first key;
@@ -107,11 +110,14 @@ pub(super) type DeletedRange = (Arc<str>, Vec<u8>, Option<Vec<u8>>);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Received {
-    /// Whether it only makes its branch equal to the commit, which the store has elsewhere, too.
+    /// Whether the commit only makes its branch equal to the original commit, which is on another
+    /// chain of the same store.
     pub(super) is_advance: bool,
+    /// The time of the original commit, in microseconds since 1970 UTC.
     pub(super) micros: u64,
     pub(super) parents: Vec<CommitId>,
-    /// The ranges that it deleted. On a branch, it deleted their keys one by one.
+    /// The ranges that the original commit deleted. A received commit on a branch other than main
+    /// deletes their keys one by one instead.
     pub(super) ranges: Vec<DeletedRange>,
 }
 
@@ -181,15 +187,19 @@ pub(super) fn damaged() -> Error {
 /// The first byte of the key of a record of [`Received`]; the id follows.
 pub(super) const RECEIVED: u8 = b'r';
 
-/// The place of a commit in the commit graph.
+/// The position of a commit in the commit graph.
 pub(super) struct Node {
     pub(super) chain: u32,
-    /// The states that it merged.
+    /// The states of other chains that the commit merged.
     pub(super) merged: Vec<(u32, Glsn)>,
+    /// The id and the record of a received commit.
     pub(super) received: Option<(CommitId, Received)>,
 }
 
-/// The place of a commit; `None` if it changed only the store's own records.
+/// The position of a commit in the commit graph; `None` if it changed only the store's own records.
+///
+/// # Errors
+/// [`damaged`] if a record of the commit cannot be decoded; errors of reads.
 pub(super) fn node_of(commit: &Commit) -> Result<Option<Node>> {
     if commit.changes_branch()? {
         return Ok(None);
@@ -214,17 +224,21 @@ pub(super) fn node_of(commit: &Commit) -> Result<Option<Node>> {
     Ok(chain.map(|chain| Node { chain, merged, received }))
 }
 
-/// Whether a change is one of a user's key.
+/// Whether a change concerns a user's key, not one of the store's own records.
 fn is_of_user(change: &Change) -> bool {
     change.chain() != MAIN_CHAIN || !is_internal(change.space())
 }
 
-/// The time of a commit where it was made.
+/// The time of the original commit, in microseconds since 1970 UTC.
 pub(super) fn micros_of(commit: &Commit, received: Option<&Received>) -> u64 {
     received.map_or_else(|| to_micros(commit.time()), |it| it.micros)
 }
 
-/// Passes on the changes of a commit to users' keys, in the form in which they are hashed.
+/// Passes the changes of a commit to users' keys to `sink`, in the form in which they are hashed.
+/// The deleted ranges of a received commit come from its record.
+///
+/// # Errors
+/// Errors of reads and of the sink.
 pub(super) fn emit(
     commit: &Commit,
     received: Option<&Received>,

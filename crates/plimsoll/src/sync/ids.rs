@@ -1,17 +1,17 @@
-//! The ids of the store's commits, in a keyspace of its own. It is brought up to date before it is
-//! used, by reading the commits since the last time.
+//! The ids of the store's commits, in an internal keyspace. Before each use, the ids of the commits
+//! since the previous use are computed and written.
 //!
 //! ```text
-//! "p"                                    -> u64 the first GLSN whose entry was not looked at yet
+//! "p"                                    -> u64 the first GLSN that was not processed yet
 //! "c" u32 chain, u64 GLSN (big-endian)   -> 32 bytes id, u8 kind;
 //!                                           for each parent: u32 chain, u64 GLSN
 //! "i" 32 bytes id, u32 chain, u64 GLSN   -> u8 kind
 //! "r" 32 bytes id                        -> `Received`, written by the commit itself
 //! ```
 //!
-//! The keys of the second and third kind are written together. A store may have a commit several
-//! times, because a branch that catches up with another one repeats its commits. The parents of a
-//! commit that only makes its chain equal to another one are that one.
+//! The records "c" and "i" of a commit are written together. Several commits may have the same id,
+//! because a branch that is fast-forwarded to another one repeats its commits. In a record "c" of
+//! [`Kind::Advance`], the only parent is the commit to which the chain was made equal.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,17 +38,18 @@ const PLACE: u8 = b'i';
 /// The most commits whose ids are written in one transaction.
 const BATCH: usize = 2048;
 
-/// From this number of entries on, it is recorded that they have no commits.
+/// If no new ids are found in the log, the position "p" is written only after at least this many
+/// entries.
 const PASSED: u64 = 65_536;
 
-/// What a commit is to its chain.
+/// The relation between a commit and its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// It has the changes of the commit.
+    /// The commit's changes are those that the id covers.
     Whole = 0,
-    /// It makes the chain equal to the commit, which another chain has.
+    /// The commit makes its chain equal to the commit with this id, which is on another chain.
     Advance = 1,
-    /// It stands for those that the log no longer has.
+    /// The id is a placeholder for the commits of the chain that the log no longer has.
     Trimmed = 2,
 }
 
@@ -69,13 +70,13 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The state of its chain right after it.
+    /// The state of the chain right after the commit.
     pub(super) fn state(&self) -> State {
         (self.chain, self.glsn)
     }
 }
 
-/// A commit on a chain, and its parents.
+/// The record "c" of a commit.
 struct Known {
     id: CommitId,
     kind: Kind,
@@ -106,7 +107,7 @@ impl Known {
     }
 }
 
-/// The commits whose ids are known, but not written yet.
+/// Commits whose ids were computed, but not written yet.
 #[derive(Default)]
 struct Batch {
     places: BTreeMap<(u32, Glsn), Known>,
@@ -119,11 +120,10 @@ pub(super) struct Ids {
 }
 
 impl Ids {
-    /// The ids of all commits that are visible now.
+    /// Opens the ids of a store, and computes the missing ids of the commits that are visible now.
     ///
     /// # Errors
-    /// The store is read-only and has new commits; [`Error::Dropped`] if the log has lost one;
-    /// errors of reads and of commits.
+    /// As for [`Ids::catch_up`].
     pub(super) fn open(db: &Db) -> Result<Self> {
         let ids = Self { db: db.clone(), space: space(&db.store) };
         ids.catch_up()?;
@@ -138,7 +138,12 @@ impl Ids {
         &self.space
     }
 
-    /// Adds the commits up to the newest one.
+    /// Computes and writes the ids of the commits from the position "p" to the newest visible one,
+    /// in transactions of about [`BATCH`] commits.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] if the store is read-only and has new commits; [`Error::Dropped`] if the
+    /// log has lost one; errors of reads and of commits.
     pub(super) fn catch_up(&self) -> Result<()> {
         self.store().check_open()?;
         let newest = self.store().newest()?;
@@ -151,7 +156,7 @@ impl Ids {
             if next > newest {
                 return Ok(());
             }
-            // Before the bounds are read.
+            // Hold the log before reading its bounds, so that it is not trimmed in between.
             let _hold = self.db.hold_log(next)?;
             let (mut batch, mut from) = (Batch::default(), next);
             let first = self.store().reader.log.bounds().first;
@@ -171,15 +176,15 @@ impl Ids {
             }
             tx.put(&self.space, IDS_POSITION, upto.next().0.to_le_bytes())?;
             match tx.commit() {
-                // Another one has added them.
+                // Another transaction has written ids. Read the position again.
                 Err(Error::Conflict { .. }) => {}
                 committed => drop::<Glsn>(committed?),
             }
         }
     }
 
-    /// Notes for each chain with commits that the log no longer has, the last at `upto`, that these
-    /// are not known.
+    /// Adds a placeholder at `upto` for each chain that may have commits from `next` to `upto`,
+    /// which the log no longer has.
     fn pass_trimmed(&self, next: Glsn, upto: Glsn, batch: &mut Batch) -> Result<()> {
         let store = self.db.id();
         let chains: Vec<(u32, Glsn)> = {
@@ -200,7 +205,8 @@ impl Ids {
         Ok(())
     }
 
-    /// Finds the ids of commits from `from` on; returns the last entry that was looked at.
+    /// Adds the ids of commits from `from` to `newest` to the batch, until it has [`BATCH`] ids.
+    /// Returns the GLSN of the last entry that was processed.
     fn read(&self, from: Glsn, newest: Glsn, batch: &mut Batch) -> Result<Glsn> {
         let mut commits = Commits::new(self.store(), from, None)?;
         let snapshot = Snapshot::newest(self.store());
@@ -219,7 +225,7 @@ impl Ids {
         Ok(passed.max(Glsn(from.0 - 1)).min(newest))
     }
 
-    /// The id of a commit, and its parents; `None` if its chain was removed.
+    /// Computes the record "c" of a commit; `None` if its chain was removed.
     fn known(
         &self,
         commit: &Commit,
@@ -246,7 +252,8 @@ impl Ids {
         Ok(Some(Known { id, kind, parents: parents.iter().map(Place::state).collect() }))
     }
 
-    /// The ids of the parents of a commit, the one on its own chain first.
+    /// The ids of the parents of a commit, its first parent first. For a received commit, these are
+    /// the parents of the original commit.
     pub(super) fn parents(&self, commit: &Commit, node: &Node) -> Result<Vec<CommitId>> {
         if let Some((_, received)) = &node.received {
             return Ok(received.parents.clone());
@@ -257,7 +264,8 @@ impl Ids {
         parents.into_iter().map(id).collect()
     }
 
-    /// The commits that a commit descends from directly.
+    /// The parents of a commit in this store: the previous commit, then the last commit of each
+    /// state that it merged. `None` if its chain was removed.
     fn parents_in(
         &self,
         commit: &Commit,
@@ -272,7 +280,7 @@ impl Ids {
             Tip::Removed => return Ok(None),
         }
         for state in &node.merged {
-            // One that was removed before ids were asked for is as if it had never been.
+            // A chain that was removed before ids were computed is omitted.
             if let Tip::Commit(place) = self.tip_in(*state, snapshot, batch)? {
                 parents.push(place);
             }
@@ -280,7 +288,10 @@ impl Ids {
         Ok(Some(parents))
     }
 
-    /// The kind of a commit on a chain, and its parents.
+    /// The kind of the commit that ends a state, and its parents.
+    ///
+    /// # Errors
+    /// [`damaged`] if there is no such commit or its record cannot be decoded; errors of reads.
     pub(super) fn node(&self, snapshot: &Snapshot, state: State) -> Result<(Kind, Vec<State>)> {
         let known = self.known_at(snapshot, state)?;
         Ok((known.kind, known.parents))
@@ -291,8 +302,8 @@ impl Ids {
         Known::decode(&record.ok_or_else(damaged)?)
     }
 
-    /// The last commit that a state of a chain contains; `None` if it is empty, or its chain was
-    /// removed.
+    /// The last commit that a state contains, on its chain or on the ancestors of that; `None` if
+    /// there is none, or the chain was removed.
     pub(super) fn tip(&self, state: State) -> Result<Option<Place>> {
         let snapshot = Snapshot::newest(self.store());
         match self.tip_in(state, &snapshot, &Batch::default())? {
@@ -308,7 +319,7 @@ impl Ids {
         batch: &Batch,
     ) -> Result<Tip> {
         loop {
-            // Those of the batch are newer than those that were written.
+            // The commits of the batch are newer than those whose ids were written.
             let own = (chain, Glsn::NONE)..=(chain, at);
             if let Some(((_, glsn), known)) = batch.places.range(own).next_back() {
                 let (id, kind) = (known.id, known.kind);
@@ -326,7 +337,7 @@ impl Ids {
         }
     }
 
-    /// The last commit on a chain itself up to a GLSN.
+    /// The last commit of a chain up to a GLSN, without the commits of its ancestors.
     fn last(&self, snapshot: &Snapshot, chain: u32, at: Glsn) -> Result<Option<Place>> {
         let own = commit_key(chain, Glsn::NONE)..=commit_key(chain, at);
         let mut walk = snapshot.range(&self.space, own)?.reverse();
@@ -336,12 +347,12 @@ impl Ids {
         Ok(Some(Place { id, chain, glsn: Glsn(glsn), kind }))
     }
 
-    /// The last commit on a chain itself, not those of its parents, up to a GLSN.
+    /// The last commit of a chain up to a GLSN, without the commits of its ancestors.
     pub(super) fn last_on(&self, chain: u32, at: Glsn) -> Result<Option<Place>> {
         self.last(&Snapshot::newest(self.store()), chain, at)
     }
 
-    /// Where the log has a commit: on main first.
+    /// The commits with an id, ordered by chain and GLSN. Commits on main come first.
     pub(super) fn places(&self, id: &CommitId) -> Result<Vec<Place>> {
         let snapshot = Snapshot::newest(self.store());
         let prefix = [&[PLACE][..], id.as_bytes()].concat();
@@ -357,7 +368,7 @@ impl Ids {
         Ok(places)
     }
 
-    /// As [`Ids::places`], without chains that were removed: those that can be read.
+    /// As [`Ids::places`], without commits on chains that were removed and cannot be read.
     pub(super) fn readable(&self, id: &CommitId) -> Result<Vec<Place>> {
         let mut places = self.places(id)?;
         let known = self.store().reader.snapshots.branches.known();
@@ -366,14 +377,14 @@ impl Ids {
     }
 }
 
-/// What a state of a chain ends with.
+/// The last commit of a state.
 enum Tip {
     Commit(Place),
     Empty,
     Removed,
 }
 
-/// The keyspace of the ids.
+/// The internal keyspace of the ids.
 pub(super) fn space(store: &Engine) -> Keyspace {
     store.reader.keyspaces.handle(IDS, "".into())
 }

@@ -1,4 +1,4 @@
-//! Commits along the first parents of a state, to find out which of them another store has.
+//! Commits of a branch to look up in another store, to find the newest one that it has.
 
 use plimsoll_log::glsn::Glsn;
 
@@ -7,12 +7,13 @@ use crate::sync::commit_id::CommitId;
 use crate::sync::ids::{Ids, Place};
 use crate::types::error::Result;
 
-/// The newest commit of a branch.
+/// The last commit that a branch contains; `None` if it contains none.
 pub(super) fn tip_of(ids: &Ids, branch: &Branch) -> Result<Option<Place>> {
     ids.tip((branch.id(), Glsn::MAX))
 }
 
-/// Commits of a branch, the newest first, at distances that double.
+/// The ids of some commits of a branch, newest first, each once: the branch's last commit, and the
+/// last commit at 1, 2, 4, … GLSNs before it. There are at most 65.
 pub(super) fn samples(ids: &Ids, branch: &Branch) -> Result<Vec<CommitId>> {
     let Some(tip) = tip_of(ids, branch)? else { return Ok(Vec::new()) };
     let (mut samples, mut distance) = (vec![tip.id], 1);

@@ -1,9 +1,9 @@
-//! Commits the commits of another store, or of another branch, one by one.
+//! Receives the commits of another store, or of another branch, one by one.
 //!
-//! A commit is placed after its first parent: on the branch that is to receive it, if that ends
-//! with the parent, and otherwise on a temporary branch. In the end the branch is made equal to the
-//! last commit, in one commit, if it is not that commit already. Temporary branches are then
-//! deleted; what was merged from them stays.
+//! A commit is placed after its first parent: on the receiving branch if that ends with the parent,
+//! otherwise on a temporary branch. If the receiving branch does not end with the last commit after
+//! the transfer, one more commit makes it equal to that. The temporary branches are then deleted.
+//! The commits that were merged from them are kept.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,48 +32,52 @@ use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::{BRANCHES, DEFAULT, FIRST_ID, Keyspace, MAX_NAME_BYTES};
 
-/// How the names of temporary branches begin.
+/// The prefix of the names of temporary branches.
 pub(super) const TEMPORARY: &str = "incoming/";
 
-/// After this many commits, their ids are written, and the memory for them is given back.
+/// After this many commits, their ids are written, and the memory for them is released.
 const BATCH: u64 = 1024;
 
 /// A branch that receives commits.
 struct Line {
     branch: Branch,
-    /// The commit that it ends with; `None` if it is empty.
+    /// Its last commit; `None` if it is empty.
     tip: Option<CommitId>,
-    /// The moment at which it ends with that.
+    /// A moment at which `tip` is its last commit. Commits of others after it are conflicts.
     at: Glsn,
     is_temporary: bool,
 }
 
-/// Receives commits for one branch.
+/// Receives commits into one branch.
 pub(super) struct Receiver<'r> {
     db: &'r Db,
     ids: &'r Ids,
-    /// The branch; a temporary one if `name` does not exist yet.
+    /// The receiving branch, if it exists, and the temporary branches.
     lines: Vec<Line>,
-    /// The name of the branch that is to receive the commits.
+    /// The name of the receiving branch.
     name: String,
-    /// Its place in `lines`; `None` if it does not exist yet.
+    /// The index of the receiving branch in `lines`; `None` if it does not exist yet.
     target: Option<usize>,
-    /// Whether commits that the store has elsewhere are repeated on the branch.
+    /// Whether commits that the store has on other branches are repeated on the receiving one.
     repeats: bool,
-    /// The commits whose ids are not written yet.
+    /// The states that end with received commits whose ids are not written yet.
     recent: HashMap<CommitId, (u32, Glsn)>,
+    /// The last commit that was ordered, until it is durable.
     last: Option<CommitTicket>,
+    /// The number of commits that were received.
     pub(super) received: u64,
-    /// Whatever is readable now stays so meanwhile, because commits are placed after it.
+    /// Retains the newest moment and all later ones, because temporary branches start there.
     _floor: OpenMoment,
 }
 
 impl<'r> Receiver<'r> {
-    /// A receiver for a branch, which must end with `expected`; `None`: it is empty, or there is no
-    /// such branch.
+    /// A receiver for the branch `name`, whose last commit must be `expected`; `None`: the branch
+    /// is empty or does not exist.
     ///
     /// # Errors
-    /// [`InvalidInput::BranchMoved`]; errors of reads.
+    /// [`InvalidInput::BranchName`] if a branch cannot have this name;
+    /// [`InvalidInput::BranchMoved`] if the branch exists and ends with another commit; errors of
+    /// [`Ids::catch_up`].
     pub(super) fn new(
         db: &'r Db,
         ids: &'r Ids,
@@ -101,7 +105,7 @@ impl<'r> Receiver<'r> {
         };
         match db.branch(name) {
             Ok(branch) => {
-                // In this order, so that a later commit is noticed.
+                // Read the moment before the ids, so that a commit in between is a conflict later.
                 let at = db.store.newest()?;
                 ids.catch_up()?;
                 let tip = ids.tip((branch.id(), at))?.map(|place| place.id);
@@ -121,7 +125,7 @@ impl<'r> Receiver<'r> {
         InvalidInput::BranchMoved { name: self.name.clone() }.into()
     }
 
-    /// The states in which the store has a commit.
+    /// A state that ends with a commit, and that can be read; `None` if the store has none.
     fn place(&self, id: &CommitId) -> Result<Option<(u32, Glsn)>> {
         if let Some(state) = self.recent.get(id) {
             return Ok(Some(*state));
@@ -129,7 +133,12 @@ impl<'r> Receiver<'r> {
         Ok(self.ids.readable(id)?.first().map(Place::state))
     }
 
-    /// The line on which a commit is placed.
+    /// The index of the line on which a commit is placed. If no line ends with the first parent,
+    /// creates a temporary branch there.
+    ///
+    /// # Errors
+    /// [`InvalidInput::StateNotRetained`] if the parent's state is no longer retained; corruption
+    /// if the store does not have the parent; errors of commits.
     fn line_for(&mut self, head: &Head<'_>) -> Result<usize> {
         let parent = head.parents.first().copied();
         let target =
@@ -157,9 +166,13 @@ impl<'r> Receiver<'r> {
         Ok(self.lines.len() - 1)
     }
 
-    /// A new temporary branch.
+    /// Creates a temporary branch that leaves a chain at a moment. The branch of the chain may have
+    /// been deleted, as long as others contain it.
+    ///
+    /// # Errors
+    /// [`Error::Trimmed`] if the state is no longer retained; errors of commits.
     fn fork(&self, chain: u32, at: Glsn) -> Result<Branch> {
-        // Open until the branch is known, so that the moment stays readable in between.
+        // Keeps the moment readable until the branch retains it.
         let snapshot = Snapshot::of(&self.db.store, Moment::Glsn(at))?;
         let mut number = self.lines.len();
         loop {
@@ -175,6 +188,7 @@ impl<'r> Receiver<'r> {
         }
     }
 
+    /// Waits until all received commits are durable.
     fn wait(&mut self) -> Result<()> {
         if let Some(ticket) = self.last.take() {
             ticket.wait()?;
@@ -182,7 +196,7 @@ impl<'r> Receiver<'r> {
         Ok(())
     }
 
-    /// Writes the ids of what was received so far.
+    /// Waits until the received commits are durable, and writes their ids.
     fn settle(&mut self) -> Result<()> {
         self.wait()?;
         self.ids.catch_up()?;
@@ -190,7 +204,7 @@ impl<'r> Receiver<'r> {
         Ok(())
     }
 
-    /// A transaction that conflicts with every commit on a line since its last one.
+    /// A transaction that conflicts with every commit on the line after `line.at`.
     fn begin(&self, line: &Line) -> Result<Transaction> {
         let committer = &self.db.store.committer;
         let moment = committer.open_at(committer.as_of(line.at)?)?;
@@ -210,7 +224,7 @@ impl<'r> Receiver<'r> {
         Ok(tx)
     }
 
-    /// Records in a transaction what the commit is, and which states it merges.
+    /// Adds the [`Received`] record of the commit `id` to a transaction.
     fn record(&self, tx: &mut Transaction, id: &CommitId, received: &Received) -> Result<()> {
         let key = [&[RECEIVED][..], id.as_bytes()].concat();
         let space = self.ids.space();
@@ -219,8 +233,13 @@ impl<'r> Receiver<'r> {
         tx.put_expiring(&key, &received.encode(), None)
     }
 
-    /// To be called before a transaction on a line that merges states of other chains. These must
-    /// not be removed meanwhile, but may have been created after the line's last commit.
+    /// Prepares a line for a transaction that merges `merged`. If these include chains that are not
+    /// lines, advances `at` of the line to the newest moment: the transaction reads the records of
+    /// these chains, which may be newer than the last commit of the line.
+    ///
+    /// # Errors
+    /// [`InvalidInput::BranchMoved`] if another commit changed the line; errors of
+    /// [`Receiver::settle`].
     fn prepare(&mut self, at: usize, merged: &[(u32, Glsn)]) -> Result<()> {
         let is_other = |(chain, _): &(u32, Glsn)| !self.has_line(*chain);
         if !merged.iter().any(is_other) {
@@ -238,12 +257,17 @@ impl<'r> Receiver<'r> {
         Ok(())
     }
 
-    /// Whether a chain is that of a line, which only the receiver deletes.
+    /// Whether a chain is that of a line.
     fn has_line(&self, chain: u32) -> bool {
         self.lines.iter().any(|line| line.branch.id() == chain)
     }
 
-    /// Orders a commit, and lets the registry know of the merges.
+    /// Submits a transaction on a line, with records of the states that it merges, and adds these
+    /// merges to the registry. Returns the GLSN of the commit, which is not durable yet.
+    ///
+    /// # Errors
+    /// [`InvalidInput::BranchMoved`] if the transaction conflicts with another commit; the budget;
+    /// errors of commits.
     fn order(&mut self, at: usize, mut tx: Transaction, merged: &[(u32, Glsn)]) -> Result<Glsn> {
         let (db, into) = (self.db, self.lines[at].branch.id());
         let branches = &db.store.reader.snapshots.branches;
@@ -284,7 +308,11 @@ impl<'r> Receiver<'r> {
         Ok(glsn)
     }
 
-    /// Records a merge of a branch, as it is at a moment, that changes nothing.
+    /// Commits a merge of `theirs`, as of `at`, that changes no keys. Returns its GLSN.
+    ///
+    /// # Errors
+    /// [`InvalidInput::BranchMoved`] if another commit changed the receiving branch; errors of
+    /// commits.
     pub(super) fn contain(mut self, theirs: &Branch, at: Glsn) -> Result<Glsn> {
         let target = self.target.ok_or_else(|| self.moved())?;
         let merged = [(theirs.id(), at)];
@@ -296,10 +324,11 @@ impl<'r> Receiver<'r> {
         Ok(glsn)
     }
 
-    /// Makes the branch end with a commit, which the store has.
+    /// Makes the receiving branch end with the commit `tip`, which the store must have, and deletes
+    /// the temporary branches. Returns the number of commits that were received.
     ///
     /// # Errors
-    /// [`InvalidInput::BranchMoved`] if the branch was changed meanwhile; errors of commits.
+    /// [`InvalidInput::BranchMoved`] if another commit changed the branch; errors of commits.
     pub(super) fn finish(mut self, tip: &CommitId) -> Result<u64> {
         self.settle()?;
         match self.target {
@@ -315,8 +344,8 @@ impl<'r> Receiver<'r> {
         Ok(self.received)
     }
 
-    /// Deletes the temporary branches of transfers that were interrupted, if the branch has their
-    /// commits now.
+    /// Deletes the temporary branches of interrupted transfers that are empty, or whose commits the
+    /// receiving branch contains now.
     fn delete_leftovers(&self) -> Result<()> {
         let all = self.db.branches()?;
         for info in all.iter().filter(|info| info.name.starts_with(TEMPORARY)) {
@@ -335,7 +364,7 @@ impl<'r> Receiver<'r> {
                 if is_superfluous { self.db.delete_branch(&info.name) } else { Ok(()) }
             };
             match done() {
-                // Another transfer has ended meanwhile.
+                // Another transfer has deleted or renamed it.
                 Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => {}
                 done => done?,
             }
@@ -343,7 +372,11 @@ impl<'r> Receiver<'r> {
         Ok(())
     }
 
-    /// Creates the branch, at a commit that the store has.
+    /// Creates the receiving branch so that it ends with the commit `tip`: renames the line that
+    /// ends with it, or forks a branch there.
+    ///
+    /// # Errors
+    /// Corruption if the store does not have `tip`; errors of commits.
     fn create(&mut self, tip: &CommitId) -> Result<()> {
         let line = self.lines.iter().position(|line| line.tip == Some(*tip));
         if let Some(line) = line {
@@ -355,12 +388,17 @@ impl<'r> Receiver<'r> {
         self.db.rename_branch(branch.name(), &self.name)
     }
 
-    /// Makes the branch equal to a commit on another branch, by a commit that has its id.
+    /// Makes the receiving branch equal to the commit `tip` on another chain, by a commit with the
+    /// same id.
+    ///
+    /// # Errors
+    /// Corruption if the store does not have `tip`; [`InvalidInput::BranchMoved`]; errors of
+    /// commits.
     fn advance(&mut self, target: usize, tip: &CommitId) -> Result<()> {
         let places = self.ids.readable(tip)?;
         let whole = places.iter().find(|it| it.kind == Kind::Whole).or(places.first());
         let (chain, at) = whole.map(Place::state).ok_or_else(|| unknown(tip))?;
-        // A branch of it, to read it.
+        // Fork a branch to read the state, because the branch of its chain may have been deleted.
         let theirs = self.fork(chain, at)?;
         let made = self.copy_state(target, tip, &theirs, (chain, at));
         self.wait()?;
@@ -368,6 +406,8 @@ impl<'r> Receiver<'r> {
         made
     }
 
+    /// Commits the differences between the receiving branch and `theirs`, which is at `state`, with
+    /// the id `tip`.
     fn copy_state(
         &mut self,
         target: usize,
@@ -404,7 +444,10 @@ impl<'r> Receiver<'r> {
         Ok(())
     }
 
-    /// The time, the parents and the metadata of a commit that the store has.
+    /// The time and the parents of the original of the commit at `at`, and its metadata.
+    ///
+    /// # Errors
+    /// [`InvalidInput::NotACommit`] if there is none; errors of reads.
     fn received_at(&self, (_, at): (u32, Glsn)) -> Result<(Received, Vec<u8>)> {
         let commit = self.db.log().commit(at)?;
         let commit = commit.ok_or(InvalidInput::NotACommit { glsn: at })?;
@@ -476,12 +519,14 @@ fn unknown(id: &CommitId) -> Error {
     Error::corrupt(format!("commit {id} is missing: a commit that descends from it was sent"))
 }
 
-/// Writes the changes of a commit in a transaction, and hashes them.
+/// Writes the changes of a commit in a transaction, and hashes them. Creates keyspaces that do not
+/// exist, with default settings.
 struct TransactionSink<'r> {
     db: &'r Db,
     tx: Transaction,
     hash: ContentHash,
     received: Received,
+    /// The keyspace of the last change.
     keyspace: Option<Keyspace>,
 }
 

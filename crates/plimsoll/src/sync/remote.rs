@@ -1,4 +1,4 @@
-//! Other stores by their addresses, and the names under which a store remembers them.
+//! Remotes: the addresses of other stores under names, and clone, fetch, pull and push with them.
 
 use std::path::{Path, PathBuf};
 
@@ -12,30 +12,31 @@ use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::options::Options;
 
-/// The budget with which the other store is opened.
+/// The memory budget of the other store.
 const MEMORY_BYTES: u64 = 32 << 20;
 
-/// The name of the store that a clone was made from.
+/// The name that a clone gives the store that it was made from.
 pub const ORIGIN: &str = "origin";
 
-/// The keys of addresses begin with this byte; the name follows.
+/// The first byte of the key of an address; the name follows.
 const REMOTE: u8 = b'u';
 
-/// A store that another one remembers by a name; from [`Db::remotes`].
+/// The name and address of another store; from [`Db::remotes`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RemoteInfo {
-    /// Its name.
+    /// The name, from [`Db::add_remote`].
     pub name: String,
-    /// Its address: the path of its folder, or a `file://` URL.
+    /// The address: the path of the store's folder, or a `file://` URL.
     pub address: String,
 }
 
 impl Db {
-    /// Makes a store at `dest` with the commits of the store at an address, and their ids: main
-    /// with its history, and each other branch as `origin/NAME`. The address is remembered as
+    /// Clones the store at `address` into a new store at `dest`. The clone has the same commits,
+    /// with the same ids: main with its history, and each other branch as `origin/NAME`. Branches
+    /// that the other store has fetched are not cloned. The address is stored under the name
     /// `origin`, for [`Db::fetch`], [`Db::pull`] and [`Db::push`]. The settings of keyspaces are
-    /// copied, too; cursors, tags and streams are not.
+    /// copied; cursors, tags and streams are not.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -54,11 +55,13 @@ impl Db {
     /// # }
     /// ```
     ///
-    /// If it is interrupted, [`Db::pull`] continues it.
+    /// If a clone is interrupted, open the store at `dest`, call [`Db::pull`] for main and
+    /// [`Db::fetch`] for each other branch. Retention and time to live are copied last and may be
+    /// missing then.
     ///
     /// # Errors
-    /// [`InvalidInput::CloneTarget`] if there is something at `dest`; the errors of [`Db::open`],
-    /// [`Db::fetch`] and commits.
+    /// [`InvalidInput::CloneTarget`] if `dest` exists and is not an empty folder; the errors of
+    /// [`Db::open`], [`Db::fetch`] and commits.
     pub fn clone_store(address: &str, dest: impl AsRef<Path>, options: Options) -> Result<Self> {
         Self::clone_unless(address, dest.as_ref(), options, &Cancel::default())
     }
@@ -85,7 +88,7 @@ impl Db {
                 db.fetch_unless(&other, &info.name, &tracking(ORIGIN, &info.name), cancel)?;
             }
         }
-        // Last, so that the past that branches leave from is there until then.
+        // Last, because the transfers above need the past states at which branches fork.
         for info in other.keyspaces() {
             let keyspace = db.keyspace(&info.name)?;
             db.set_retention(&keyspace, info.retention)?;
@@ -94,7 +97,9 @@ impl Db {
         Ok(db)
     }
 
-    /// Remembers the address of another store under a name.
+    /// Stores the address of another store under a name, which replaces an earlier address. The
+    /// other store is not opened. `address` is the path of a folder, or `file://` and an absolute
+    /// path. `name` has the limits of a branch name, no `/`, and is not `incoming`.
     ///
     /// # Errors
     /// [`InvalidInput::RemoteName`], [`InvalidInput::RemoteAddress`]; errors of a commit.
@@ -110,7 +115,7 @@ impl Db {
         self.transact(|tx| tx.put(&space, remote_key(name), address))
     }
 
-    /// Forgets an address. The branches that were fetched from there stay.
+    /// Removes a name and its address. The branches that were fetched from there are kept.
     ///
     /// # Errors
     /// [`InvalidInput::NoRemote`]; errors of a commit.
@@ -122,7 +127,7 @@ impl Db {
         })
     }
 
-    /// The addresses that the store remembers, sorted by name.
+    /// The names and addresses from [`Db::add_remote`], sorted by name.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -147,25 +152,27 @@ impl Db {
         Ok(remotes)
     }
 
-    /// Transfers the new commits of a branch of another store to the branch `REMOTE/NAME` of this
-    /// one. `remote` is a name that the store remembers.
+    /// Transfers the new commits of a branch of another store to the branch `REMOTE/BRANCH` of this
+    /// one. `remote` is a name from [`Db::add_remote`].
     ///
-    /// The other store is opened with a budget of its own, 32 MiB, and shared with other processes.
-    /// It must be writable, because the ids of its commits are kept in it.
+    /// The other store is opened with its own memory budget of 32 MiB, and shared with other
+    /// processes if its file system supports that. It must be writable, because the ids of its
+    /// commits are stored in it.
     ///
     /// # Errors
-    /// [`InvalidInput::NoRemote`]; the errors of [`Db::open`] and [`Db::fetch_from`].
+    /// [`InvalidInput::NoRemote`]; [`InvalidInput::RemoteIsSelf`]; the errors of [`Db::open`] and
+    /// [`Db::fetch_from`].
     pub fn fetch(&self, remote: &str, branch: &str) -> Result<Moved> {
         let other = self.open_remote(remote)?;
         self.fetch_unless(&other, branch, &tracking(remote, branch), &Cancel::default())
     }
 
-    /// Fetches a branch of another store ([`Db::fetch`]), and lets the branch of the same name
-    /// catch up with it. If both have new commits, they are merged; if that leaves conflicts,
-    /// nothing is written to the branch.
+    /// Fetches a branch of another store ([`Db::fetch`]), and updates the branch of the same name
+    /// with it ([`Db::catch_up`]): fast-forwards it, or merges if both have new commits. If the
+    /// merge has conflicts, nothing is written to the branch.
     ///
     /// # Errors
-    /// As for [`Db::fetch`] and [`BranchMerge::run`](crate::BranchMerge::run).
+    /// As for [`Db::fetch`] and [`Db::catch_up`].
     pub fn pull(&self, remote: &str, branch: &str) -> Result<Pulled> {
         let cancel = Cancel::default();
         let (other, theirs) = (self.open_remote(remote)?, tracking(remote, branch));
@@ -176,26 +183,27 @@ impl Db {
         drop(other);
         let pulled = self.catch_up_unless(branch, &theirs, &cancel)?;
         if let Pulled::FastForward(Moved { to: Some(tip), .. }) = &pulled {
-            // The commits are on the branch itself now, and are not needed twice.
+            // The branch itself has the commits now. Do not keep them twice.
             self.follow(&theirs, &self.branch(branch)?, tip)?;
         }
         Ok(pulled)
     }
 
-    /// Transfers the new commits of a branch to the branch of the same name of another store. See
-    /// [`Db::push_to`]; `remote` is a name that the store remembers, or an address.
+    /// Transfers the new commits of a branch to the branch of the same name of another store, as
+    /// [`Db::push_to`] does. `remote` is a name from [`Db::add_remote`]; any other text is an
+    /// address. The other store is opened as by [`Db::fetch`].
     ///
     /// # Errors
-    /// As for [`Db::push_to`] and [`Db::fetch`].
+    /// As for [`Db::push_to`] and [`Db::fetch`]; [`InvalidInput::RemoteAddress`].
     pub fn push(&self, remote: &str, branch: &str) -> Result<Moved> {
         self.push_by_name(remote, branch, false)
     }
 
-    /// As [`Db::push`], also if the branch there has commits that this one does not: see
-    /// [`Db::push_forced_to`].
+    /// As [`Db::push`], but also if the other branch has commits that this one does not contain,
+    /// as [`Db::push_forced_to`] does.
     ///
     /// # Errors
-    /// As for [`Db::push_forced_to`] and [`Db::fetch`].
+    /// As for [`Db::push_forced_to`] and [`Db::fetch`]; [`InvalidInput::RemoteAddress`].
     pub fn push_forced(&self, remote: &str, branch: &str) -> Result<Moved> {
         self.push_by_name(remote, branch, true)
     }
@@ -230,14 +238,14 @@ impl Db {
     }
 }
 
-/// Whether a branch is one that the store's users made, not one that was fetched.
+/// Whether a branch is neither temporary nor, by its name, fetched from a remote.
 fn is_own(db: &Db, name: &str) -> Result<bool> {
     let remotes = db.remotes()?;
     let fetched = |it: &RemoteInfo| name.starts_with(&format!("{}/", it.name));
     Ok(!name.starts_with(TEMPORARY) && !remotes.iter().any(fetched))
 }
 
-/// The name of the branch that has the commits of a branch of another store.
+/// The name of the branch to which a branch of another store is fetched.
 fn tracking(remote: &str, branch: &str) -> String {
     format!("{remote}/{branch}")
 }
@@ -247,6 +255,10 @@ fn remote_key(name: &str) -> Vec<u8> {
 }
 
 /// The folder of an address.
+///
+/// # Errors
+/// [`InvalidInput::RemoteAddress`] if the address is neither a path nor `file://` and an absolute
+/// path.
 fn path_of(address: &str) -> Result<PathBuf> {
     let refused = || InvalidInput::RemoteAddress { address: address.to_owned() };
     let path = match address.split_once("://") {
@@ -260,7 +272,8 @@ fn path_of(address: &str) -> Result<PathBuf> {
     Ok(path.into())
 }
 
-/// Opens the store at an address, shared with other processes if its file system allows that.
+/// Opens the store at an address with a budget of [`MEMORY_BYTES`], shared with other processes if
+/// its file system supports that.
 fn open(options: &Options, address: &str) -> Result<Db> {
     let path = path_of(address)?;
     let options = Options { disk: options.disk.clone(), ..Options::new() };

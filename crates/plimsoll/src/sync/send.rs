@@ -1,4 +1,4 @@
-//! Passes on the commits that another store lacks, parents first.
+//! Finds the commits that another store lacks, and sends them, parents first.
 
 use std::collections::BinaryHeap;
 
@@ -15,23 +15,25 @@ use crate::types::cancel::Cancel;
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
 
-/// The bytes that a commit takes while it waits for its turn.
+/// The bytes charged to the budget for each commit in the queue of a [`Walk`].
 const COMMIT_BYTES: u64 = 2 * size_of::<Step>() as u64;
 
-/// What is known of a commit before its changes.
+/// The properties of a commit that are sent before its changes.
 pub(super) struct Head<'a> {
     pub(super) id: CommitId,
     pub(super) parents: &'a [CommitId],
-    /// Its time where it was made, in microseconds since 1970 UTC.
+    /// The time of the original commit, in microseconds since 1970 UTC.
     pub(super) micros: u64,
     pub(super) metadata: &'a [u8],
-    /// Whether only first parents lead to it from the last commit.
+    /// Whether the commit is the last one that is sent, or is reached from that by following only
+    /// first parents.
     pub(super) is_on_line: bool,
 }
 
-/// Takes commits, parents first.
+/// Receives commits, parents first.
 pub(super) trait CommitSink {
-    /// Takes a commit. If its changes are wanted, they come from `changes`.
+    /// Receives a commit. `changes` passes the changes of the commit to a [`Sink`]; it need not be
+    /// called.
     fn commit(
         &mut self,
         head: &Head<'_>,
@@ -39,7 +41,7 @@ pub(super) trait CommitSink {
     ) -> Result<()>;
 }
 
-/// A commit on the way from the newest ones to their ancestors. The newest comes first.
+/// A commit in the queue of a [`Walk`]. The newest one is the greatest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Step {
     glsn: Glsn,
@@ -48,14 +50,15 @@ struct Step {
     is_on_line: bool,
 }
 
-/// A walk from two sets of commits to their ancestors: those that are wanted, and those that the
-/// other store has. It visits each commit once, the newest first, which is before its parents, and
-/// ends when all that is left is there.
+/// Traverses the ancestors of the wanted commit and of the commits that the other store has. Visits
+/// each commit once, newest first, so that a commit comes before its parents. Ends when the other
+/// store has all commits in the queue.
 struct Walk<'a> {
     ids: &'a Ids,
     snapshot: Snapshot,
+    /// The queue.
     open: BinaryHeap<Step>,
-    /// The number of those in `open` that the other store may lack.
+    /// The number of commits in `open` that the other store may lack.
     lacking: usize,
     lease: Lease,
 }
@@ -86,7 +89,7 @@ impl<'a> Walk<'a> {
         Some(step)
     }
 
-    /// The next commit; `None` once the other store has all that are left.
+    /// The next commit; `None` once the other store has all commits in the queue.
     fn next(&mut self) -> Result<Option<(Step, Kind)>> {
         if self.lacking == 0 {
             return Ok(None);
@@ -105,7 +108,10 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Whether a commit of `ids` descends from one of the others, or is one.
+/// Whether the commit at `from` is one of `ancestors`, or descends from one of them.
+///
+/// # Errors
+/// The budget, which holds the queue of the traversal; errors of reads.
 pub(super) fn descends(db: &Db, ids: &Ids, from: State, ancestors: &[State]) -> Result<bool> {
     let Some(oldest) = ancestors.iter().map(|(_, glsn)| *glsn).min() else { return Ok(false) };
     let mut walk = Walk::new(db, ids, from, &[])?;
@@ -120,18 +126,20 @@ pub(super) fn descends(db: &Db, ids: &Ids, from: State, ancestors: &[State]) -> 
     Ok(false)
 }
 
-/// Commits to pass on.
+/// The commits to send.
 pub(super) struct Missing {
-    /// The last first; each with whether only first parents lead to it.
+    /// The GLSN and [`Head::is_on_line`] of each commit, newest first.
     commits: Vec<(Glsn, bool)>,
     _lease: Lease,
 }
 
 impl Missing {
-    /// The ancestors of a commit that are not those of any commit of `there`, and itself.
+    /// Finds the commit at `wanted` and its ancestors, except the commits at the states of `there`
+    /// and their ancestors. Omits commits of [`Kind::Advance`], which have no changes of their own.
     ///
     /// # Errors
-    /// The budget, which holds 16 bytes for each of them; errors of reads.
+    /// [`InvalidInput::HistoryTrimmed`] if the log no longer has one of them; the budget, which
+    /// holds up to 32 bytes per commit and the queue of the traversal; errors of reads.
     pub(super) fn new(db: &Db, ids: &Ids, wanted: State, there: &[State]) -> Result<Self> {
         let mut walk = Walk::new(db, ids, wanted, there)?;
         let mut lease = db.store.reader.budget.empty_lease(Memory::Staging);
@@ -153,11 +161,11 @@ impl Missing {
         Ok(Self { commits, _lease: lease })
     }
 
-    /// Passes the commits on.
+    /// Sends the commits to `sink`, parents first.
     ///
     /// # Errors
-    /// [`InvalidInput::HistoryTrimmed`] if the log no longer has one of them; errors of reads and
-    /// of the sink.
+    /// [`InvalidInput::HistoryTrimmed`] if the log no longer has one of them; [`Error::Cancelled`];
+    /// errors of reads and of the sink.
     pub(super) fn send(
         &self,
         db: &Db,

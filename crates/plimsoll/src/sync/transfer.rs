@@ -18,7 +18,7 @@ use crate::types::cancel::Cancel;
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
 
-/// What a transfer did to a branch.
+/// The result of a transfer to a branch.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -36,16 +36,17 @@ use crate::types::invalid_input::InvalidInput;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Moved {
-    /// The commit that the branch ended with before; `None` if it was empty or did not exist.
+    /// The last commit of the branch before; `None` if it was empty or did not exist.
     pub from: Option<CommitId>,
-    /// The commit that it ends with now.
+    /// The last commit of the branch now; `None` if it is empty or does not exist.
     pub to: Option<CommitId>,
-    /// The number of commits that were transferred.
+    /// The number of commits that were transferred. It can be 0 although the branch changed, if
+    /// the store had the commits on other branches.
     pub commits: u64,
 }
 
 impl Moved {
-    /// Whether nothing changed.
+    /// Whether the branch did not change.
     pub fn is_up_to_date(&self) -> bool {
         self.from == self.to
     }
@@ -55,23 +56,25 @@ impl Moved {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Pulled {
-    /// The branch had all commits of the other store.
+    /// The branch contained all commits of the other branch, or the other branch was empty.
     UpToDate,
-    /// The branch had no commits of its own: it ends with the other store's last commit now.
+    /// The other branch contained all commits of the branch, which now ends with the same commit.
     FastForward(Moved),
-    /// Both had commits of their own: this commit merges them.
+    /// Each branch had commits that the other did not contain. This commit merges them.
     Merged(Glsn),
-    /// Both changed the same keys in different ways. The commits of the other store are on the
-    /// branch `REMOTE/NAME`; merge it with a [`MergeRule`](crate::MergeRule).
+    /// Both branches changed the same keys in different ways, so nothing was written. The commits
+    /// of the other store are on the branch `REMOTE/BRANCH`; merge it with a
+    /// [`MergeRule`](crate::MergeRule).
     Conflicts(MergeSteps),
 }
 
 impl Db {
-    /// The identity of a commit: the same in every store that has the commit. `None` if the commit
-    /// changed only the store's own records, or is one of a branch that was deleted.
+    /// The id of the commit with a GLSN. A commit has the same id in every store. `None` if the
+    /// GLSN is [`Glsn::NONE`] or that of an entry of a stream, if the commit changed only the
+    /// store's own records, or if its branch was deleted before its id was computed.
     ///
-    /// Ids are computed when they are first asked for, of all commits since the last time, which
-    /// reads their values once. They are kept in the store.
+    /// Computes and stores the ids of all commits since the previous call that needed ids. This
+    /// reads the values of these commits.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -85,8 +88,9 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ReadOnly`]; [`Error::Dropped`] if the log has lost a commit; the errors of reads
-    /// and of commits.
+    /// [`Error::ReadOnly`] if ids must be written; [`Error::Trimmed`] if the log no longer has the
+    /// entry; [`Error::Future`]; [`Error::Dropped`] if the log has lost a commit; the errors of
+    /// reads and of commits.
     pub fn commit_id(&self, glsn: Glsn) -> Result<Option<CommitId>> {
         let ids = Ids::open(self)?;
         if glsn == Glsn::NONE {
@@ -98,10 +102,12 @@ impl Db {
         Ok(place.filter(|place| place.glsn == glsn).map(|place| place.id))
     }
 
-    /// The GLSN that a commit has here; `None` if the store does not have it.
+    /// The GLSN of the commit with an id; `None` if the store does not have it. Of several commits
+    /// with the id, returns one with the original changes rather than one that only makes a branch
+    /// equal to it, and one on main rather than one on another branch.
     ///
     /// # Errors
-    /// As for [`Db::commit_id`].
+    /// As for [`Db::commit_id`], without [`Error::Trimmed`] and [`Error::Future`].
     pub fn find_commit(&self, id: &CommitId) -> Result<Option<Glsn>> {
         let places = Ids::open(self)?.places(id)?;
         let whole = places.iter().find(|it| it.kind == Kind::Whole).or(places.first());
@@ -109,8 +115,8 @@ impl Db {
     }
 
     /// Transfers the commits of a branch that the other store lacks to its branch of the same name,
-    /// which is created if it does not exist. Its last commit must be one of this branch, so that
-    /// none of its commits is lost.
+    /// which is created if it does not exist. The branch here must contain the last commit of the
+    /// other branch, so that the push replaces no commits.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -128,21 +134,22 @@ impl Db {
     /// # }
     /// ```
     ///
-    /// Values, expiries, metadata and times are those of the commits here. Keyspaces that are
-    /// missing there are created, with default settings. Each commit is checked against its id
-    /// before it is committed there. If the transfer ends early, the next one continues it.
+    /// Values, expiries, metadata and original times are preserved. Keyspaces that are missing in
+    /// the other store are created with default settings. Each commit is checked against its id
+    /// before it is committed there. If the transfer is interrupted, the next one continues it.
     ///
     /// # Errors
-    /// [`InvalidInput::NotFastForward`] if the branch there has commits that this one does not;
-    /// [`InvalidInput::BranchMoved`] if another transfer or commit has changed it meanwhile;
-    /// [`InvalidInput::HistoryTrimmed`], [`InvalidInput::NoBranch`]; the errors of
-    /// [`Db::commit_id`] and of commits.
+    /// [`InvalidInput::NotFastForward`] if the other branch has commits that this one does not
+    /// contain; [`InvalidInput::BranchMoved`] if another commit changed the other branch during the
+    /// transfer; [`InvalidInput::HistoryTrimmed`] if the log here no longer has a commit that the
+    /// other store lacks; [`InvalidInput::StateNotRetained`] if a commit cannot be placed there;
+    /// [`InvalidInput::NoBranch`]; the errors of [`Db::commit_id`] and of commits in either store.
     pub fn push_to(&self, other: &Self, branch: &str) -> Result<Moved> {
         self.push_unless(other, branch, false, &Cancel::default())
     }
 
-    /// As [`Db::push_to`], also if the branch there has commits that this one does not: it becomes
-    /// equal to this one, by a new commit. Its own commits stay in its history.
+    /// As [`Db::push_to`], but also if the other branch has commits that this one does not contain.
+    /// A new commit then makes it equal to this one. Its own commits stay in its history.
     ///
     /// # Errors
     /// As for [`Db::push_to`], without [`InvalidInput::NotFastForward`].
@@ -171,8 +178,9 @@ impl Db {
     }
 
     /// Transfers the commits of a branch of the other store to the branch `into` of this one, which
-    /// is created if it does not exist, and then ends with the same commit. If it has other
-    /// commits, they stay in its history. Usually a branch that only this method changes.
+    /// is created if it does not exist. `into` then ends with the same commit. If it had commits of
+    /// its own, a new commit makes it equal to the other branch, and they stay in its history.
+    /// Usually, `into` is a branch that only this method changes.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -208,9 +216,10 @@ impl Db {
         transfer((other, &from, &theirs), (self, &to, into), ours, cancel)
     }
 
-    /// Lets the branch `branch`, which is created if it does not exist, catch up with `theirs`,
-    /// another branch of the same store, usually one that was fetched. If `branch` has no commits
-    /// of its own, the commits are repeated on it, with their ids. Otherwise they are merged.
+    /// Updates `branch` with the commits of `theirs`, another branch of the same store, usually one
+    /// that was fetched. If `theirs` contains all commits of `branch`, `branch` is fast-forwarded:
+    /// the commits that it lacks are repeated on it, with the same ids. Otherwise they are merged,
+    /// as by [`Db::merge`]. If `branch` does not exist, it is created at the end of `theirs`.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -227,8 +236,10 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidInput::NoBranch`]; [`InvalidInput::BranchMoved`] if `branch` is changed meanwhile;
-    /// the errors of [`Db::commit_id`] and [`BranchMerge::run`](crate::BranchMerge::run).
+    /// [`InvalidInput::NoBranch`] if `theirs` does not exist; [`InvalidInput::BranchMoved`] if
+    /// another commit changes `branch` during the call; [`InvalidInput::HistoryTrimmed`] if the log
+    /// no longer has a commit to repeat; the errors of [`Db::commit_id`] and
+    /// [`BranchMerge::run`](crate::BranchMerge::run).
     pub fn catch_up(&self, branch: &str, theirs: &str) -> Result<Pulled> {
         self.catch_up_unless(branch, theirs, &Cancel::default())
     }
@@ -265,7 +276,7 @@ impl Db {
             let at = self.store.newest()?;
             return Ok(match self.merge(&theirs).into(&ours).run()? {
                 MergeOutcome::Merged(glsn) => Pulled::Merged(glsn),
-                // Their commits have changed nothing in the end, but are to be contained.
+                // The merge changes no keys. Commit it, so that `ours` contains their commits.
                 MergeOutcome::UpToDate => {
                     let receiver = Receiver::new(self, &ids, branch, from, false)?;
                     Pulled::Merged(receiver.contain(&theirs, at)?)
@@ -280,8 +291,14 @@ impl Db {
         Ok(Pulled::FastForward(Moved { from, to: Some(to), commits }))
     }
 
-    /// Makes a branch begin with the state of another one after a commit, unless it has commits of
-    /// its own.
+    /// Replaces the branch `name`, which may not exist, by a new one that forks from `branch` right
+    /// after the commit `tip`, so that the store does not keep the same commits on both. Does
+    /// nothing if `name` has commits that `branch` does not contain, or ends with that commit of
+    /// `branch` already. `branch` must have the commit on its own chain or on an ancestor's;
+    /// otherwise `name` is only deleted.
+    ///
+    /// # Errors
+    /// The errors of [`Db::commit_id`], [`Db::delete_branch`] and [`Db::create_branch_at`].
     pub(super) fn follow(&self, name: &str, branch: &Branch, tip: &CommitId) -> Result<()> {
         let ids = Ids::open(self)?;
         match self.branch(name) {
@@ -289,7 +306,7 @@ impl Db {
                 let own = tip_of(&ids, &old)?;
                 let stays = match own {
                     None => false,
-                    // On the branch itself, so that it is not there twice.
+                    // `name` ends with the commit of `branch` itself: nothing is kept twice.
                     Some(own) if own.id == *tip => branch.sees(own.chain, own.glsn),
                     Some(own) => !contains(self, &ids, branch, &own.id)?,
                 };
@@ -302,7 +319,7 @@ impl Db {
             Err(error) => return Err(error),
         }
         let places = ids.readable(tip)?;
-        // On the branch itself, if it is there.
+        // Only a commit that `branch` reads can be its fork.
         let place = places.iter().find(|place| branch.sees(place.chain, place.glsn));
         let Some(place) = place else { return Ok(()) };
         self.create_branch_at(name, branch, Moment::Glsn(place.glsn)).map(drop)
@@ -310,7 +327,7 @@ impl Db {
 }
 
 impl Branch {
-    /// The identity of the newest commit that the branch contains; `None` if there is none. See
+    /// The id of the last commit that the branch contains; `None` if there is none. See
     /// [`Db::commit_id`].
     ///
     /// ```
@@ -325,14 +342,14 @@ impl Branch {
     /// ```
     ///
     /// # Errors
-    /// As for [`Db::commit_id`].
+    /// As for [`Db::find_commit`].
     pub fn tip(&self) -> Result<Option<CommitId>> {
         let ids = Ids::open(&self.db)?;
         Ok(tip_of(&ids, self)?.map(|place| place.id))
     }
 }
 
-/// The last commit of the branch with this name; `None` also if there is no such branch.
+/// The id of the last commit of a branch; `None` if the branch is empty or does not exist.
 fn tip(db: &Db, ids: &Ids, name: &str) -> Result<Option<CommitId>> {
     match db.branch(name) {
         Ok(branch) => Ok(tip_of(ids, &branch)?.map(|place| place.id)),
@@ -341,13 +358,13 @@ fn tip(db: &Db, ids: &Ids, name: &str) -> Result<Option<CommitId>> {
     }
 }
 
-/// Where the store has a commit.
+/// The states that end with a commit; none if `id` is `None`.
 fn states_of(ids: &Ids, id: Option<CommitId>) -> Result<Vec<State>> {
     let places = id.map(|id| ids.places(&id)).transpose()?;
     Ok(places.into_iter().flatten().map(|place| place.state()).collect())
 }
 
-/// Whether a branch contains a commit.
+/// Whether a branch contains a commit, on any chain.
 fn contains(db: &Db, ids: &Ids, branch: &Branch, id: &CommitId) -> Result<bool> {
     match tip_of(ids, branch)? {
         Some(tip) => descends(db, ids, tip.state(), &states_of(ids, Some(*id))?),
@@ -355,8 +372,8 @@ fn contains(db: &Db, ids: &Ids, branch: &Branch, id: &CommitId) -> Result<bool> 
     }
 }
 
-/// Makes the branch `name` of a store, which ends with the commit `before`, end with the last
-/// commit of a branch of another one.
+/// Transfers the commits of `branch` of the source that the target lacks, and makes the branch
+/// `name` of the target, which must end with the commit `before`, end with the same commit.
 fn transfer(
     (source, from, branch): (&Db, &Ids, &Branch),
     (target, to, name): (&Db, &Ids, &str),
@@ -376,13 +393,15 @@ fn transfer(
     Ok(Moved { from: before, to: Some(last), commits })
 }
 
-/// States of `source` of which `target` has all commits.
+/// States of the source of which the target has all commits. Looks up the last commit of each
+/// branch of the target. Of main, the receiving branch and temporary branches, also looks up older
+/// commits until the source has one.
 fn common(from: &Ids, (target, to): (&Db, &Ids), name: &str) -> Result<Vec<State>> {
     let names = target.branches()?.into_iter().map(|info| info.name);
     let mut states = Vec::new();
     for there in names.chain([MAIN.to_owned()]) {
         let branch = match target.branch(&there) {
-            // It was deleted in the meantime.
+            // It was deleted since it was listed.
             Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => continue,
             branch => branch?,
         };
@@ -394,7 +413,7 @@ fn common(from: &Ids, (target, to): (&Db, &Ids), name: &str) -> Result<Vec<State
         for id in ids {
             let places = from.places(&id)?;
             states.extend(places.iter().map(|place| place.state()));
-            // It contains the older ones.
+            // This state contains the older samples.
             if !places.is_empty() {
                 break;
             }

@@ -1,4 +1,4 @@
-//! Transfers that are interrupted, forged or overtaken.
+//! Transfers that are interrupted, that send forged changes, or whose branch changes meanwhile.
 
 use super::*;
 use crate::sync::send::Missing;
@@ -9,7 +9,7 @@ fn store() -> Db {
     Db::in_memory(Options::new().memory_bytes(16 << 20).background(false)).unwrap()
 }
 
-/// Two lines that are merged.
+/// A store with 11 commits: two branches, and a merge of them.
 fn history() -> Db {
     let db = store();
     let notes = db.keyspace("notes").unwrap();
@@ -29,7 +29,7 @@ fn everything(db: &Db, ids: &Ids) -> Missing {
     Missing::new(db, ids, tip.state(), &[]).unwrap()
 }
 
-/// Ends after a number of commits.
+/// Fails with [`Error::Cancelled`] after `left` commits.
 struct Stopping<'r> {
     receiver: Receiver<'r>,
     left: usize,
@@ -68,7 +68,7 @@ fn an_interrupted_transfer_is_continued() {
     }
 }
 
-/// Changes one value on its way.
+/// Replaces each value by another one.
 struct Forging<'s>(&'s mut dyn Sink);
 
 impl Sink for Forging<'_> {
