@@ -49,8 +49,8 @@ impl Db {
     /// Applies the changes of one commit, of any branch, to main, or to the branch that
     /// [`CherryPick::into`] says, by a new commit. Each key that the commit changed gets the value
     /// that the commit gave it. A key that has another value there than it had before the commit is
-    /// a conflict, unless the keyspace has a [`MergeRule`] that decides, or the key has its new
-    /// value already.
+    /// a conflict, unless the keyspace has a rule ([`MergeRule`](crate::MergeRule)) that decides, or
+    /// the key has its new value already.
     ///
     /// Of a commit that merged a branch, the changes are what the merge changed on its branch.
     ///
@@ -78,9 +78,9 @@ impl Db {
     /// ```
     ///
     /// Nothing is recorded for later merges: if the branch of the commit is merged too, both sides
-    /// have made the same change, which is no conflict. [`MergeRule::Counter`] then adds the change
-    /// a second time. Keyspaces are found by their names, as in a
-    /// revert.
+    /// have made the same change, which is no conflict.
+    /// [`MergeRule::Counter`](crate::MergeRule::Counter) then adds the change a second time.
+    /// Keyspaces are found by their names, as in a revert.
     pub fn cherry_pick(&self, glsn: Glsn) -> CherryPick {
         CherryPick { db: self.clone(), glsn, into: self.main(), choices: Choices::default() }
     }

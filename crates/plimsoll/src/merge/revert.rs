@@ -40,8 +40,8 @@ pub struct Revert {
 impl Db {
     /// Undoes what a commit did, by a commit of its own; the history stays. Each key that the
     /// commit changed gets the value that it had before. A key that was changed again since is a
-    /// conflict, unless the keyspace has a [`MergeRule`] that decides, or the key has its earlier
-    /// value already. Reverting the revert restores the state.
+    /// conflict, unless the keyspace has a rule ([`MergeRule`](crate::MergeRule)) that decides, or
+    /// the key has its earlier value already. Reverting the revert restores the state.
     ///
     /// The metadata of the new commit is `revert of GLSN n`.
     ///
