@@ -9,7 +9,7 @@ use crate::api::db::Db;
 use crate::api::snapshot::{Moment, Snapshot};
 use crate::engine::branch_commits;
 use crate::read::lens::Lens;
-use crate::types::branches::{BranchInfo, MAIN, MAIN_CHAIN};
+use crate::types::branches::{BranchInfo, MAIN, MAIN_CHAIN, check_users_name};
 use crate::types::error::Result;
 use crate::types::invalid_input::InvalidInput;
 
@@ -56,7 +56,7 @@ impl Db {
     /// The name has 1 to 255 bytes and no control characters. It must not be `main`, `newest`,
     /// `now`, `yesterday` or a number, begin like a date or with `-`, count back from now
     /// (`2 hours ago`), contain `:`, `..` or `@{`, or begin or end with a space: commands would
-    /// take it for something else.
+    /// take it for something else. Names that begin with `incoming/` are reserved.
     ///
     /// The versions that the branch sees stay readable in every keyspace until it is deleted. Up to
     /// 32 forks, tags and open snapshots retain only the versions that they see; if there are more,
@@ -64,6 +64,7 @@ impl Db {
     ///
     /// # Errors
     /// [`InvalidInput::BranchName`](crate::InvalidInput::BranchName),
+    /// [`InvalidInput::TemporaryBranch`](crate::InvalidInput::TemporaryBranch),
     /// [`InvalidInput::BranchExists`](crate::InvalidInput::BranchExists),
     /// [`InvalidInput::BranchDeleted`](crate::InvalidInput::BranchDeleted): of the parent;
     /// [`InvalidInput::TooManyBranches`](crate::InvalidInput::TooManyBranches); errors of a commit.
@@ -77,6 +78,7 @@ impl Db {
     /// As for [`Db::create_branch`] and [`Db::snapshot_at`].
     pub fn create_branch_at(&self, name: &str, parent: &Branch, moment: Moment) -> Result<Branch> {
         parent.check_store(self)?;
+        check_users_name(name)?;
         // Open until the branch is known, so that the moment stays readable in between.
         let snapshot = Snapshot::of(&self.store, moment)?;
         let chain = parent.lens.as_ref().map_or(MAIN_CHAIN, |lens| lens.ancestry().chain);
@@ -89,6 +91,7 @@ impl Db {
     /// # Errors
     /// As for [`Db::create_branch`], and [`InvalidInput::NoBranch`](crate::InvalidInput::NoBranch).
     pub fn rename_branch(&self, from: &str, to: &str) -> Result<()> {
+        check_users_name(to)?;
         branch_commits::rename(&self.store, from, to)
     }
 

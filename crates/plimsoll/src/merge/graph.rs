@@ -138,7 +138,22 @@ impl<'a> Graph<'a> {
 
     /// Whether a chain may have written keys after a moment and up to another one. A merge that
     /// wrote none adds only commits of other chains.
-    pub(crate) fn has_commits(&mut self, id: u32, from: Glsn, upto: Glsn) -> Result<bool> {
+    fn has_commits(&mut self, id: u32, from: Glsn, upto: Glsn) -> Result<bool> {
+        self.has_commits_between(id, (from, upto), [upto; 2])
+    }
+
+    /// As [`Graph::has_commits`]; `true` also if the first moment is no longer retained, because
+    /// deletions since then may be gone.
+    pub(crate) fn may_have_commits(&mut self, id: u32, from: Glsn, upto: Glsn) -> Result<bool> {
+        self.has_commits_between(id, (from, upto), [from, upto])
+    }
+
+    fn has_commits_between(
+        &mut self,
+        id: u32,
+        (from, upto): (Glsn, Glsn),
+        readable: [Glsn; 2],
+    ) -> Result<bool> {
         let spans = match id {
             MAIN_CHAIN => {
                 let keyspaces = self.store.reader.keyspaces.all().into_iter();
@@ -152,7 +167,7 @@ impl<'a> Graph<'a> {
         };
         for span in spans {
             // The newest version of each key is enough.
-            let changes = Changes::new(self.store, span, (from, upto), [upto; 2]);
+            let changes = Changes::new(self.store, span, (from, upto), readable);
             let changes = changes.map(|changes| match id {
                 MAIN_CHAIN => changes,
                 id => changes.of_chains(vec![(id, (from, upto))]),

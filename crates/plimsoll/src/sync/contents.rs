@@ -114,6 +114,8 @@ pub(super) struct Received {
     /// chain of the same store.
     pub(super) is_advance: bool,
     /// The time of the original commit, in microseconds since 1970 UTC.
+    /// Its chain: of what it deletes, the store may have nothing, so that it changes no key.
+    pub(super) chain: u32,
     pub(super) micros: u64,
     pub(super) parents: Vec<CommitId>,
     /// The ranges that the original commit deleted. A received commit on a branch other than main
@@ -124,6 +126,7 @@ pub(super) struct Received {
 impl Received {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut record = vec![u8::from(self.is_advance)];
+        record.extend_from_slice(&self.chain.to_le_bytes());
         record.extend_from_slice(&self.micros.to_le_bytes());
         push_len(&mut record, self.parents.len());
         for parent in &self.parents {
@@ -147,8 +150,8 @@ impl Received {
     }
 
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
-        let (is_advance, micros) = (reader.u8()? == 1, reader.u64()?);
-        let mut received = Self { is_advance, micros, ..Self::default() };
+        let (is_advance, chain, micros) = (reader.u8()? == 1, reader.u32()?, reader.u64()?);
+        let mut received = Self { is_advance, chain, micros, ..Self::default() };
         for _ in 0..reader.u32()? {
             received.parents.push(CommitId::from_bytes(reader.take(32)?.try_into().ok()?));
         }
@@ -221,6 +224,7 @@ pub(super) fn node_of(commit: &Commit) -> Result<Option<Node>> {
             received = Some((id, Received::decode(&record)?));
         }
     }
+    let chain = chain.or(received.as_ref().map(|(_, received)| received.chain));
     Ok(chain.map(|chain| Node { chain, merged, received }))
 }
 
@@ -303,6 +307,7 @@ mod tests {
         let parent = ContentHash::default().id(&[], 3, b"");
         let received = Received {
             is_advance: true,
+            chain: 3,
             micros: 7,
             parents: vec![parent, parent],
             ranges: vec![

@@ -196,7 +196,7 @@ impl Ids {
         let mut graph = Graph::new(self.store(), now.read_at()?.glsn);
         for (chain, fork) in chains {
             let from = fork.max(Glsn(next.0 - 1));
-            if graph.has_commits(chain, from, upto)? {
+            if graph.may_have_commits(chain, from, upto)? {
                 let id = CommitId::of_trimmed(store, chain, upto.0);
                 let known = Known { id, kind: Kind::Trimmed, parents: Vec::new() };
                 batch.places.insert((chain, upto), known);
@@ -297,9 +297,15 @@ impl Ids {
         Ok((known.kind, known.parents))
     }
 
+    /// What is known of a commit. A state at which the log was trimmed has no record.
     fn known_at(&self, snapshot: &Snapshot, (chain, glsn): State) -> Result<Known> {
-        let record = snapshot.get(&self.space, commit_key(chain, glsn))?;
-        Known::decode(&record.ok_or_else(damaged)?)
+        match snapshot.get(&self.space, commit_key(chain, glsn))? {
+            Some(record) => Known::decode(&record),
+            None => {
+                let id = CommitId::of_trimmed(self.db.id(), chain, glsn.0);
+                Ok(Known { id, kind: Kind::Trimmed, parents: Vec::new() })
+            }
+        }
     }
 
     /// The last commit that a state contains, on its chain or on the ancestors of that; `None` if
@@ -325,7 +331,14 @@ impl Ids {
                 let (id, kind) = (known.id, known.kind);
                 return Ok(Tip::Commit(Place { id, chain, glsn: *glsn, kind }));
             }
-            if let Some(place) = self.last(snapshot, chain, at)? {
+            let last = self.last(snapshot, chain, at)?;
+            if last.is_none_or(|last| last.glsn < at)
+                && self.is_trimmed(snapshot, batch, (chain, at))?
+            {
+                let id = CommitId::of_trimmed(self.db.id(), chain, at.0);
+                return Ok(Tip::Commit(Place { id, chain, glsn: at, kind: Kind::Trimmed }));
+            }
+            if let Some(place) = last {
                 return Ok(Tip::Commit(place));
             }
             if chain == MAIN_CHAIN {
@@ -335,6 +348,20 @@ impl Ids {
             let Some(of) = known.get(chain) else { return Ok(Tip::Removed) };
             (chain, at) = (of.parent, at.min(of.fork.at));
         }
+    }
+
+    /// Whether the log was trimmed at a state of a chain before its ids were asked for: the next
+    /// record of the chain stands for commits that are not known.
+    fn is_trimmed(&self, snapshot: &Snapshot, batch: &Batch, (chain, at): State) -> Result<bool> {
+        if at == Glsn::MAX {
+            return Ok(false);
+        }
+        let later = commit_key(chain, at.next())..=commit_key(chain, Glsn::MAX);
+        if let Some((_, record)) = snapshot.range(&self.space, later)?.advance()? {
+            return Ok(Known::decode(record)?.kind == Kind::Trimmed);
+        }
+        let next = batch.places.range((chain, at.next())..=(chain, Glsn::MAX)).next();
+        Ok(next.is_some_and(|(_, known)| known.kind == Kind::Trimmed))
     }
 
     /// The last commit of a chain up to a GLSN, without the commits of its ancestors.

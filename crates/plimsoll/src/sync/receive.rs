@@ -25,15 +25,12 @@ use crate::sync::lines::tip_of;
 use crate::sync::send::{CommitSink, Head, descends};
 use crate::txn::ticket::CommitTicket;
 use crate::txn::transaction::Transaction;
-use crate::types::branches::{MAIN, MAIN_CHAIN, chain_key, check_branch_name, merge_key};
+use crate::types::branches::{MAIN, MAIN_CHAIN, TEMPORARY, chain_key, check_users_name, merge_key};
 use crate::types::error::{Error, Result};
 use crate::types::expiry::Expiry;
 use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
-use crate::types::keyspaces::{BRANCHES, DEFAULT, FIRST_ID, Keyspace, MAX_NAME_BYTES};
-
-/// The prefix of the names of temporary branches.
-pub(super) const TEMPORARY: &str = "incoming/";
+use crate::types::keyspaces::{BRANCHES, DEFAULT, FIRST_ID, Keyspace};
 
 /// After this many commits, their ids are written, and the memory for them is released.
 const BATCH: u64 = 1024;
@@ -64,6 +61,8 @@ pub(super) struct Receiver<'r> {
     recent: HashMap<CommitId, (u32, Glsn)>,
     /// The last commit that was ordered, until it is durable.
     last: Option<CommitTicket>,
+    /// When the transfer began, by the monotonic clock, in nanoseconds.
+    started: u64,
     /// The number of commits that were received.
     pub(super) received: u64,
     /// Retains the newest moment and all later ones, because temporary branches start there.
@@ -85,9 +84,8 @@ impl<'r> Receiver<'r> {
         expected: Option<CommitId>,
         repeats: bool,
     ) -> Result<Self> {
-        if name.starts_with(TEMPORARY) || (name != MAIN && check_branch_name(name).is_err()) {
-            let (name, limit_bytes) = (name.to_owned(), MAX_NAME_BYTES as u64);
-            return Err(InvalidInput::BranchName { name, limit_bytes }.into());
+        if name != MAIN {
+            check_users_name(name)?;
         }
         let committer = &db.store.committer;
         let _floor = committer.open_floor(committer.as_of(db.store.newest()?)?)?;
@@ -100,6 +98,7 @@ impl<'r> Receiver<'r> {
             repeats,
             recent: HashMap::new(),
             last: None,
+            started: committer.options.clock.monotonic_nanos(),
             received: 0,
             _floor,
         };
@@ -115,7 +114,8 @@ impl<'r> Receiver<'r> {
                 receiver.lines.push(Line { branch, tip, at, is_temporary: false });
                 receiver.target = Some(0);
             }
-            Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => {}
+            Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) if expected.is_none() => {}
+            Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => return Err(receiver.moved()),
             Err(error) => return Err(error),
         }
         Ok(receiver)
@@ -176,7 +176,8 @@ impl<'r> Receiver<'r> {
         let snapshot = Snapshot::of(&self.db.store, Moment::Glsn(at))?;
         let mut number = self.lines.len();
         loop {
-            let name = format!("{TEMPORARY}{number}");
+            // Of this transfer alone, because it is deleted by its name.
+            let name = format!("{TEMPORARY}{:x}-{number}", self.started);
             match branch_commits::create_from(&self.db.store, &name, chain, at) {
                 Err(Error::InvalidInput(InvalidInput::BranchExists { .. })) => number += 1,
                 created => {
@@ -241,8 +242,7 @@ impl<'r> Receiver<'r> {
     /// [`InvalidInput::BranchMoved`] if another commit changed the line; errors of
     /// [`Receiver::settle`].
     fn prepare(&mut self, at: usize, merged: &[(u32, Glsn)]) -> Result<()> {
-        let is_other = |(chain, _): &(u32, Glsn)| !self.has_line(*chain);
-        if !merged.iter().any(is_other) {
+        if merged.is_empty() {
             return Ok(());
         }
         self.settle()?;
@@ -257,11 +257,6 @@ impl<'r> Receiver<'r> {
         Ok(())
     }
 
-    /// Whether a chain is that of a line.
-    fn has_line(&self, chain: u32) -> bool {
-        self.lines.iter().any(|line| line.branch.id() == chain)
-    }
-
     /// Submits a transaction on a line, with records of the states that it merges, and adds these
     /// merges to the registry. Returns the GLSN of the commit, which is not durable yet.
     ///
@@ -274,9 +269,7 @@ impl<'r> Receiver<'r> {
         if !merged.is_empty() {
             tx.space_to_put(&db.store.reader.keyspaces.handle(BRANCHES, "".into()))?;
             for (from, upto) in merged {
-                if !self.has_line(*from) {
-                    tx.note_read(&KeyBuffer::new(BRANCHES, &chain_key(*from))?)?;
-                }
+                tx.note_read(&KeyBuffer::new(BRANCHES, &chain_key(*from))?)?;
                 let key = KeyBuffer::new(BRANCHES, &merge_key(into, *from, *upto))?;
                 tx.put_expiring(&key, b"", None)?;
             }
@@ -437,7 +430,8 @@ impl<'r> Receiver<'r> {
         }
         let whole = self.received_at(state)?;
         tx.set_metadata(&whole.1)?;
-        let received = Received { is_advance: true, ..whole.0 };
+        let chain = self.lines[target].branch.id();
+        let received = Received { is_advance: true, chain, ..whole.0 };
         self.record(&mut tx, tip, &received)?;
         self.order(target, tx, &[state])?;
         self.lines[target].tip = Some(*tip);
@@ -485,6 +479,7 @@ impl CommitSink for Receiver<'_> {
             hash: ContentHash::default(),
             received: Received {
                 is_advance: false,
+                chain: self.lines[at].branch.id(),
                 micros: head.micros,
                 parents: head.parents.to_vec(),
                 ranges: Vec::new(),

@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::api::db::Db;
 use crate::sync::ids::space;
-use crate::sync::receive::TEMPORARY;
 use crate::sync::transfer::{Moved, Pulled};
-use crate::types::branches::{MAIN, check_branch_name};
+use crate::types::branches::{MAIN, TEMPORARY, check_branch_name};
 use crate::types::cancel::Cancel;
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;

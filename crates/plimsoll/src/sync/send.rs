@@ -95,7 +95,11 @@ impl<'a> Walk<'a> {
             return Ok(None);
         }
         let Some(mut step) = self.pop() else { return Ok(None) };
-        while self.open.peek().is_some_and(|other| other.glsn == step.glsn) {
+        while self
+            .open
+            .peek()
+            .is_some_and(|other| (other.glsn, other.chain) == (step.glsn, step.chain))
+        {
             let Some(other) = self.pop() else { break };
             step.is_there |= other.is_there;
             step.is_on_line |= other.is_on_line;

@@ -11,9 +11,9 @@ use crate::merge::steps::MergeSteps;
 use crate::sync::commit_id::CommitId;
 use crate::sync::ids::{Ids, Kind};
 use crate::sync::lines::{samples, tip_of};
-use crate::sync::receive::{Receiver, TEMPORARY};
+use crate::sync::receive::Receiver;
 use crate::sync::send::{Missing, descends};
-use crate::types::branches::MAIN;
+use crate::types::branches::{MAIN, TEMPORARY};
 use crate::types::cancel::Cancel;
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
@@ -295,12 +295,16 @@ impl Db {
     /// after the commit `tip`, so that the store does not keep the same commits on both. Does
     /// nothing if `name` has commits that `branch` does not contain, or ends with that commit of
     /// `branch` already. `branch` must have the commit on its own chain or on an ancestor's;
-    /// otherwise `name` is only deleted.
+    /// otherwise nothing is done.
     ///
     /// # Errors
     /// The errors of [`Db::commit_id`], [`Db::delete_branch`] and [`Db::create_branch_at`].
     pub(super) fn follow(&self, name: &str, branch: &Branch, tip: &CommitId) -> Result<()> {
         let ids = Ids::open(self)?;
+        let places = ids.readable(tip)?;
+        // Only a commit that `branch` reads can be its fork.
+        let place = places.iter().find(|place| branch.sees(place.chain, place.glsn));
+        let Some(place) = place else { return Ok(()) };
         match self.branch(name) {
             Ok(old) => {
                 let own = tip_of(&ids, &old)?;
@@ -318,10 +322,6 @@ impl Db {
             Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => {}
             Err(error) => return Err(error),
         }
-        let places = ids.readable(tip)?;
-        // Only a commit that `branch` reads can be its fork.
-        let place = places.iter().find(|place| branch.sees(place.chain, place.glsn));
-        let Some(place) = place else { return Ok(()) };
         self.create_branch_at(name, branch, Moment::Glsn(place.glsn)).map(drop)
     }
 }

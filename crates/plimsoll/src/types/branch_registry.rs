@@ -237,7 +237,8 @@ impl Known {
     ) -> impl Iterator<Item = (u32, bool)> + 'k {
         let children = self.children_of(id).map(|child| (child, true));
         let merged = self.merged_into.range((id, 0)..=(id, u32::MAX)).map(|pair| (pair.1, false));
-        children.chain(merged).filter(|(user, _)| !removed.contains(user))
+        // A branch that was made equal to an earlier commit of its own merges itself.
+        children.chain(merged).filter(move |(user, _)| *user != id && !removed.contains(user))
     }
 
     fn children_of(&self, id: u32) -> impl Iterator<Item = u32> {

@@ -37,6 +37,9 @@ use crate::types::tags::{Tagged, is_moment_name};
 /// The name of the branch that always exists.
 pub(crate) const MAIN: &str = "main";
 
+/// How the names of the temporary branches of transfers begin. Users' branches have other names.
+pub(crate) const TEMPORARY: &str = "incoming/";
+
 /// The id of its chain.
 pub(crate) const MAIN_CHAIN: u32 = 0;
 
@@ -203,6 +206,14 @@ impl Ancestry {
             limit = limit.min(at.fork.at);
         }
         Some(Self { chain: id, group: own.group, chains: chains.into(), main: limit })
+    }
+}
+
+/// As [`check_branch_name`], for a branch of a user.
+pub(crate) fn check_users_name(name: &str) -> Result<()> {
+    match name.starts_with(TEMPORARY) {
+        true => Err(InvalidInput::TemporaryBranch { name: name.to_owned() }.into()),
+        false => check_branch_name(name),
     }
 }
 

@@ -558,6 +558,12 @@ pub enum InvalidInput {
         /// Its name.
         name: String,
     },
+    /// The name is reserved for the temporary branches of transfers between stores.
+    #[error("{name:?} cannot be the name of a branch: transfers use names in `incoming/`")]
+    TemporaryBranch {
+        /// The name.
+        name: String,
+    },
     /// The text is not the id of a commit.
     #[error("{text:?} is not the id of a commit, which has 64 hexadecimal digits")]
     CommitId {

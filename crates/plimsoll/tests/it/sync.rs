@@ -1,12 +1,15 @@
 //! Commit ids, and fetch, push, pull and clone between stores.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll::{
     Branch, CommitId, Db, Error, Glsn, InvalidInput, Keyspace, MergeOutcome, MergeRule, Moment,
     Options, Overflow, Pulled, Retention, Ttl,
 };
+use plimsoll_disk::clock::ManualClock;
+use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::random::Random;
 
 fn options() -> Options {
@@ -191,6 +194,9 @@ fn a_clone_pulls_and_pushes_by_name() {
     let ada_old = ada.keyspace("old").unwrap();
     assert_eq!(ada.branch("origin/draft").unwrap().len(&ada_old).unwrap(), 2);
     let taken = dir.path().join("ada");
+    let reserved = InvalidInput::TemporaryBranch { name: "incoming/x".into() };
+    assert_eq!(invalid(ada.create_branch("incoming/x", &ada.main())), reserved);
+    assert_eq!(invalid(ada.rename_branch("origin/draft", "incoming/x")), reserved);
     let refused = invalid(Db::clone_store(&address, &taken, options()));
     assert_eq!(refused, InvalidInput::CloneTarget { path: taken });
 
@@ -270,7 +276,12 @@ fn bad_input_is_refused() {
     assert_eq!(invalid(own.push(path.to_str().unwrap(), "main")), InvalidInput::RemoteIsSelf);
     for name in ["a:b", "incoming/0", "newest"] {
         let refused = invalid(own.fetch_from(&db, "main", name));
-        assert!(matches!(refused, InvalidInput::BranchName { .. }), "{name}: {refused:?}");
+        let is_right = match refused {
+            InvalidInput::TemporaryBranch { .. } => name.starts_with("incoming/"),
+            InvalidInput::BranchName { .. } => !name.starts_with("incoming/"),
+            _ => false,
+        };
+        assert!(is_right, "{name}");
     }
     let missing = dir.path().join("missing");
     assert!(own.push(missing.to_str().unwrap(), "main").is_err());
@@ -299,6 +310,71 @@ fn a_trimmed_history_is_not_sent_in_part() {
     let refused = invalid(late.fetch_from(&db, "main", "main"));
     assert!(matches!(refused, InvalidInput::HistoryTrimmed { .. }), "{refused:?}");
     assert_eq!(late.main().tip().unwrap(), None);
+}
+
+#[test]
+fn a_branch_that_left_a_trimmed_history_is_not_sent_as_if_it_had_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path().join("db"), options().segment_bytes(1 << 20)).unwrap();
+    let keys = db.create_keyspace("latest", Retention::Latest).unwrap();
+    let default = db.keyspace("default").unwrap();
+    db.set_retention(&default, Retention::Latest).unwrap();
+    let fill = |from: u8| {
+        for number in from..from + 40 {
+            db.put(&keys, [number % 4], vec![number; 100_000]).unwrap();
+        }
+    };
+    fill(0);
+    let draft = db.create_branch("draft", &db.main()).unwrap();
+    let idle = db.create_branch("idle", &db.main()).unwrap();
+    let fork = db.newest();
+    fill(40);
+    db.flush().unwrap();
+    db.compact().unwrap();
+    let first = db.log().trim(db.newest()).unwrap();
+    assert!(first > fork.next(), "{first}");
+    draft.put(&keys, "draft", "1").unwrap();
+    let target = store();
+    for name in ["main", "draft", "idle"] {
+        let refused = invalid(target.fetch_from(&db, name, "theirs"));
+        assert!(matches!(refused, InvalidInput::HistoryTrimmed { .. }), "{name}: {refused:?}");
+    }
+    // It is not empty, although its commits are not known.
+    let all = [db.main(), draft, idle.clone()].map(|branch| branch.tip().unwrap().unwrap());
+    assert_eq!(BTreeSet::from(all).len(), 3);
+    let other = store();
+    other.put(&notes(&other), "a", "1").unwrap();
+    let refused = invalid(other.push_to(&db, "main"));
+    assert!(matches!(refused, InvalidInput::NotFastForward { .. }), "{refused:?}");
+}
+
+#[test]
+fn a_deleted_range_of_expired_values_is_received() {
+    let clock = Arc::new(ManualClock::new(1_700_000_000_000_000));
+    let timed = || {
+        let options = options().world(Arc::new(MemDisk::new()), clock.clone());
+        Db::open("/store", options).unwrap()
+    };
+    let (here, there, third) = (timed(), timed(), timed());
+    let ours = notes(&here);
+    here.transact(|tx| {
+        (0..500_u32).try_for_each(|key| {
+            tx.put_with_ttl(&ours, key.to_be_bytes(), "x", Duration::from_secs(1))
+        })
+    })
+    .unwrap();
+    here.delete_prefix(&ours, "").unwrap();
+    let deleted = here.main().tip().unwrap();
+    clock.advance(Duration::from_secs(10));
+    // On a branch, keys are deleted one by one, and there are none.
+    there.fetch_from(&here, "main", "theirs").unwrap();
+    let theirs = there.branch("theirs").unwrap();
+    assert_eq!(theirs.tip().unwrap(), deleted);
+    assert!(there.fetch_from(&here, "main", "theirs").unwrap().is_up_to_date());
+    here.put(&ours, "later", "1").unwrap();
+    there.fetch_from(&here, "main", "theirs").unwrap();
+    third.fetch_from(&there, "theirs", "main").unwrap();
+    assert_same(&here.main(), &third.main());
 }
 
 #[test]
