@@ -49,8 +49,8 @@ impl Db {
     /// Applies the changes of one commit, of any branch, to main, or to the branch that
     /// [`CherryPick::into`] says, by a new commit. Each key that the commit changed gets the value
     /// that the commit gave it. A key that has another value there than it had before the commit is
-    /// a conflict, unless the keyspace has a rule ([`MergeRule`](crate::MergeRule)) that decides, or
-    /// the key has its new value already.
+    /// a conflict, unless the keyspace has a rule ([`MergeRule`](crate::MergeRule)) that decides,
+    /// or the key has its new value already.
     ///
     /// Of a commit that merged a branch, the changes are what the merge changed on its branch.
     ///
