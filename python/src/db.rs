@@ -552,8 +552,8 @@ impl Db {
     }
 
     /// Transfers the new commits of a branch of another store to the branch `REMOTE/BRANCH` of this
-    /// one, which is created if it does not exist, and then ends with the same commit. `remote` is a
-    /// name: see `add_remote` and `plimsoll.clone`.
+    /// one, which is created if it does not exist, and then ends with the same commit. `remote` is
+    /// a name: see `add_remote` and `plimsoll.clone`.
     ///
     /// The other store is opened with a budget of its own, 32 MiB, and shared with other processes.
     /// It must be writable, because the ids of its commits are kept in it.
@@ -572,8 +572,8 @@ impl Db {
     /// Fetches a branch of another store (`fetch`), and lets the branch of the same name catch up
     /// with it; it is created if it does not exist. If both have new commits, they are merged by a
     /// commit, whose GLSN is `Moved.glsn`. If both changed the same keys in different ways,
-    /// `MergeConflicts` is raised, and nothing is written to the branch; the fetched commits stay on
-    /// `REMOTE/BRANCH`, which `merge` merges with `rules`.
+    /// `MergeConflicts` is raised, and nothing is written to the branch; the fetched commits stay
+    /// on `REMOTE/BRANCH`, which `merge` merges with `rules`.
     ///
     /// >>> plimsoll.open(path, memory="16MiB").close()
     /// >>> db = plimsoll.clone(path, path + ".copy", memory="16MiB")
@@ -587,8 +587,8 @@ impl Db {
     }
 
     /// Transfers the new commits of a branch to the branch of the same name of another store, which
-    /// then ends with the same commit. It is created if it does not exist. `remote` is a name, or an
-    /// address with a `/`.
+    /// then ends with the same commit. It is created if it does not exist. `remote` is a name, or
+    /// an address with a `/`.
     ///
     /// If the branch there has commits that this one does not contain, `NotFastForward` is raised:
     /// `pull` first. With `force`, the branch there becomes equal to this one, by a new commit; its

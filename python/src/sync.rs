@@ -46,7 +46,8 @@ impl Address {
 /// Makes a store at `path` with the commits of the store at `address`, and their ids, and opens it:
 /// main with its history, and each other branch as `origin/NAME`. The address is remembered as
 /// "origin", for `Db.fetch`, `Db.pull` and `Db.push`. The settings of keyspaces are copied, too;
-/// cursors, tags and streams are not. If it is interrupted, `Db.pull` continues it.
+/// cursors, tags and streams are not. After an interrupted clone, `Db.pull` continues main and
+/// `Db.fetch` each other branch.
 ///
 /// An address is the path of a folder, or `file://` and an absolute path. The store there must be
 /// writable, because the ids of its commits are kept in it. `path` must not exist or must be an
@@ -196,8 +197,8 @@ pub struct Moved {
     before: Option<String>,
     /// The id of the commit that it ends with now.
     after: Option<String>,
-    /// The number of commits that were added to it; 0 if the store had them on another branch, `None`
-    /// if they were merged.
+    /// The number of commits that were added to it; 0 if the store had them on another branch,
+    /// `None` if they were merged.
     commits: Option<u64>,
     /// The GLSN of the commit that merged them (`Db.pull`); `None` without a merge.
     glsn: Option<u64>,

@@ -11,7 +11,6 @@
 pub(crate) mod commit_id;
 mod contents;
 mod ids;
-mod lines;
 mod receive;
 pub(crate) mod remote;
 mod send;

@@ -9,7 +9,8 @@ use clap::{Args, Subcommand};
 The clone has the commits of the other store, with their ids: main with its history, and each \
 other branch as origin/NAME; `plimsoll pull STORE origin NAME` makes a branch NAME of it. The \
 settings of keyspaces are copied; tags, cursors and streams are not. The address is remembered as \
-origin. If the command is interrupted, `plimsoll pull STORE` continues it.
+origin. After an interrupted clone, `plimsoll pull STORE` continues main, and `plimsoll fetch \
+STORE origin NAME` each other branch; retention and time to live may then be missing.
 
 Prints one line per branch: its name and the id of its last commit (a pipe gets them \
 tab-separated, and the id with all its digits). --json prints an object for each, with \"branch\" \

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use plimsoll_disk::codec::Reader;
 use plimsoll_log::glsn::Glsn;
 
+use crate::api::branches::Branch;
 use crate::api::commit::Commit;
 use crate::api::commits::Commits;
 use crate::api::db::Db;
@@ -297,7 +298,7 @@ impl Ids {
         Ok((known.kind, known.parents))
     }
 
-    /// What is known of a commit. A state at which the log was trimmed has no record.
+    /// The id, kind and parents of a commit. If there is no record, the log was trimmed there.
     fn known_at(&self, snapshot: &Snapshot, (chain, glsn): State) -> Result<Known> {
         match snapshot.get(&self.space, commit_key(chain, glsn))? {
             Some(record) => Known::decode(&record),
@@ -316,6 +317,11 @@ impl Ids {
             Tip::Commit(place) => Ok(Some(place)),
             Tip::Empty | Tip::Removed => Ok(None),
         }
+    }
+
+    /// The last commit that a branch contains; `None` if it contains none.
+    pub(super) fn tip_of(&self, branch: &Branch) -> Result<Option<Place>> {
+        self.tip((branch.id(), Glsn::MAX))
     }
 
     fn tip_in(

@@ -21,8 +21,7 @@ use crate::read::span::Span;
 use crate::sync::commit_id::{CommitId, ContentHash};
 use crate::sync::contents::{Bytes, RECEIVED, Received, Sink, micros_of, node_of};
 use crate::sync::ids::{Ids, Kind, Place};
-use crate::sync::lines::tip_of;
-use crate::sync::send::{CommitSink, Head, descends};
+use crate::sync::send::{CommitSink, Head, contains};
 use crate::txn::ticket::CommitTicket;
 use crate::txn::transaction::Transaction;
 use crate::types::branches::{MAIN, MAIN_CHAIN, TEMPORARY, chain_key, check_users_name, merge_key};
@@ -234,9 +233,9 @@ impl<'r> Receiver<'r> {
         tx.put_expiring(&key, &received.encode(), None)
     }
 
-    /// Prepares a line for a transaction that merges `merged`. If these include chains that are not
-    /// lines, advances `at` of the line to the newest moment: the transaction reads the records of
-    /// these chains, which may be newer than the last commit of the line.
+    /// Prepares a line for a transaction that merges `merged`: advances `at` of the line to the
+    /// newest moment, because the transaction reads the records of these chains, which may be newer
+    /// than the last commit of the line.
     ///
     /// # Errors
     /// [`InvalidInput::BranchMoved`] if another commit changed the line; errors of
@@ -343,16 +342,10 @@ impl<'r> Receiver<'r> {
         let all = self.db.branches()?;
         for info in all.iter().filter(|info| info.name.starts_with(TEMPORARY)) {
             let done = || {
-                let branch = self.db.branch(&info.name)?;
-                let (tip, own) = (tip_of(self.ids, &branch)?, self.db.branch(&self.name)?);
-                let is_superfluous = match (tip, tip_of(self.ids, &own)?) {
-                    (None, _) => true,
-                    (Some(tip), Some(own)) => {
-                        let places: Vec<_> =
-                            self.ids.places(&tip.id)?.iter().map(Place::state).collect();
-                        descends(self.db, self.ids, own.state(), &places)?
-                    }
-                    (Some(_), None) => false,
+                let (branch, own) = (self.db.branch(&info.name)?, self.db.branch(&self.name)?);
+                let is_superfluous = match self.ids.tip_of(&branch)? {
+                    None => true,
+                    Some(tip) => contains(self.db, self.ids, &own, &tip.id)?,
                 };
                 if is_superfluous { self.db.delete_branch(&info.name) } else { Ok(()) }
             };
@@ -428,7 +421,7 @@ impl<'r> Receiver<'r> {
                 tx.put_pieces(&key, expiry, &mut |piece| value.read_piece(piece))?;
             }
         }
-        let whole = self.received_at(state)?;
+        let whole = self.received_at(state.1)?;
         tx.set_metadata(&whole.1)?;
         let chain = self.lines[target].branch.id();
         let received = Received { is_advance: true, chain, ..whole.0 };
@@ -442,7 +435,7 @@ impl<'r> Receiver<'r> {
     ///
     /// # Errors
     /// [`InvalidInput::NotACommit`] if there is none; errors of reads.
-    fn received_at(&self, (_, at): (u32, Glsn)) -> Result<(Received, Vec<u8>)> {
+    fn received_at(&self, at: Glsn) -> Result<(Received, Vec<u8>)> {
         let commit = self.db.log().commit(at)?;
         let commit = commit.ok_or(InvalidInput::NotACommit { glsn: at })?;
         let node = node_of(&commit)?;

@@ -6,7 +6,6 @@ use crate::api::db::Db;
 use crate::sync::ids::space;
 use crate::sync::transfer::{Moved, Pulled};
 use crate::types::branches::{MAIN, TEMPORARY, check_branch_name};
-use crate::types::cancel::Cancel;
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::options::Options;
@@ -62,10 +61,7 @@ impl Db {
     /// [`InvalidInput::CloneTarget`] if `dest` exists and is not an empty folder; the errors of
     /// [`Db::open`], [`Db::fetch`] and commits.
     pub fn clone_store(address: &str, dest: impl AsRef<Path>, options: Options) -> Result<Self> {
-        Self::clone_unless(address, dest.as_ref(), options, &Cancel::default())
-    }
-
-    fn clone_unless(address: &str, dest: &Path, options: Options, cancel: &Cancel) -> Result<Self> {
+        let dest = dest.as_ref();
         let other = open(&options, address)?;
         match options.disk.list(dest) {
             Ok(names) if names.is_empty() => {}
@@ -78,13 +74,13 @@ impl Db {
         for info in other.keyspaces() {
             db.set_compression(&db.keyspace(&info.name)?, info.compression)?;
         }
-        let moved = db.fetch_unless(&other, MAIN, MAIN, cancel)?;
+        let moved = db.fetch_from(&other, MAIN, MAIN)?;
         if let Some(tip) = &moved.to {
             db.follow(&tracking(ORIGIN, MAIN), &db.main(), tip)?;
         }
         for info in other.branches()? {
             if is_own(&other, &info.name)? {
-                db.fetch_unless(&other, &info.name, &tracking(ORIGIN, &info.name), cancel)?;
+                db.fetch_from(&other, &info.name, &tracking(ORIGIN, &info.name))?;
             }
         }
         // Last, because the transfers above need the past states at which branches fork.
@@ -163,7 +159,7 @@ impl Db {
     /// [`Db::fetch_from`].
     pub fn fetch(&self, remote: &str, branch: &str) -> Result<Moved> {
         let other = self.open_remote(remote)?;
-        self.fetch_unless(&other, branch, &tracking(remote, branch), &Cancel::default())
+        self.fetch_from(&other, branch, &tracking(remote, branch))
     }
 
     /// Fetches a branch of another store ([`Db::fetch`]), and updates the branch of the same name
@@ -173,14 +169,13 @@ impl Db {
     /// # Errors
     /// As for [`Db::fetch`] and [`Db::catch_up`].
     pub fn pull(&self, remote: &str, branch: &str) -> Result<Pulled> {
-        let cancel = Cancel::default();
         let (other, theirs) = (self.open_remote(remote)?, tracking(remote, branch));
         if other.branch(branch)?.tip()?.is_none() {
             return Ok(Pulled::UpToDate);
         }
-        self.fetch_unless(&other, branch, &theirs, &cancel)?;
+        self.fetch_from(&other, branch, &theirs)?;
         drop(other);
-        let pulled = self.catch_up_unless(branch, &theirs, &cancel)?;
+        let pulled = self.catch_up(branch, &theirs)?;
         if let Pulled::FastForward(Moved { to: Some(tip), .. }) = &pulled {
             // The branch itself has the commits now. Do not keep them twice.
             self.follow(&theirs, &self.branch(branch)?, tip)?;
@@ -213,7 +208,7 @@ impl Db {
             true => self.open_remote(remote)?,
             false => self.open_address(remote)?,
         };
-        let moved = self.push_unless(&other, branch, is_forced, &Cancel::default())?;
+        let moved = self.push_if(&other, branch, is_forced)?;
         other.close()?;
         if let Some(tip) = moved.to.as_ref().filter(|_| is_name) {
             self.follow(&tracking(remote, branch), &self.branch(branch)?, tip)?;

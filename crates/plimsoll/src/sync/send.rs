@@ -5,13 +5,13 @@ use std::collections::BinaryHeap;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Kind as Memory, Lease};
 
+use crate::api::branches::Branch;
 use crate::api::db::Db;
 use crate::api::snapshot::Snapshot;
 use crate::merge::graph::State;
 use crate::sync::commit_id::CommitId;
 use crate::sync::contents::{Sink, emit, micros_of, node_of};
-use crate::sync::ids::{Ids, Kind};
-use crate::types::cancel::Cancel;
+use crate::sync::ids::{Ids, Kind, Place};
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
 
@@ -114,9 +114,16 @@ impl<'a> Walk<'a> {
 
 /// Whether the commit at `from` is one of `ancestors`, or descends from one of them.
 ///
+/// Whether a branch contains a commit, on any chain.
+pub(super) fn contains(db: &Db, ids: &Ids, branch: &Branch, id: &CommitId) -> Result<bool> {
+    let Some(tip) = ids.tip_of(branch)? else { return Ok(false) };
+    let places: Vec<State> = ids.places(id)?.iter().map(Place::state).collect();
+    descends(db, ids, tip.state(), &places)
+}
+
 /// # Errors
 /// The budget, which holds the queue of the traversal; errors of reads.
-pub(super) fn descends(db: &Db, ids: &Ids, from: State, ancestors: &[State]) -> Result<bool> {
+fn descends(db: &Db, ids: &Ids, from: State, ancestors: &[State]) -> Result<bool> {
     let Some(oldest) = ancestors.iter().map(|(_, glsn)| *glsn).min() else { return Ok(false) };
     let mut walk = Walk::new(db, ids, from, &[])?;
     while let Some((step, _)) = walk.next()? {
@@ -168,15 +175,9 @@ impl Missing {
     /// Sends the commits to `sink`, parents first.
     ///
     /// # Errors
-    /// [`InvalidInput::HistoryTrimmed`] if the log no longer has one of them; [`Error::Cancelled`];
+    /// [`InvalidInput::HistoryTrimmed`] if the log no longer has one of them;
     /// errors of reads and of the sink.
-    pub(super) fn send(
-        &self,
-        db: &Db,
-        ids: &Ids,
-        cancel: &Cancel,
-        sink: &mut dyn CommitSink,
-    ) -> Result<()> {
+    pub(super) fn send(&self, db: &Db, ids: &Ids, sink: &mut dyn CommitSink) -> Result<()> {
         let Some((oldest, _)) = self.commits.last() else { return Ok(()) };
         let _hold = db.hold_log(*oldest)?;
         let first = db.store.reader.log.bounds().first;
@@ -184,7 +185,6 @@ impl Missing {
             return Err(InvalidInput::HistoryTrimmed { upto: Glsn(first.0 - 1) }.into());
         }
         for (glsn, is_on_line) in self.commits.iter().rev() {
-            cancel.check()?;
             let commit = db.log().commit(*glsn)?.ok_or_else(gone)?;
             let node = node_of(&commit)?.ok_or_else(gone)?;
             let place = ids.last_on(node.chain, *glsn)?.ok_or_else(gone)?;

@@ -10,11 +10,9 @@ use crate::merge::graph::State;
 use crate::merge::steps::MergeSteps;
 use crate::sync::commit_id::CommitId;
 use crate::sync::ids::{Ids, Kind};
-use crate::sync::lines::{samples, tip_of};
 use crate::sync::receive::Receiver;
-use crate::sync::send::{Missing, descends};
+use crate::sync::send::{Missing, contains};
 use crate::types::branches::{MAIN, TEMPORARY};
-use crate::types::cancel::Cancel;
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
 
@@ -145,7 +143,7 @@ impl Db {
     /// other store lacks; [`InvalidInput::StateNotRetained`] if a commit cannot be placed there;
     /// [`InvalidInput::NoBranch`]; the errors of [`Db::commit_id`] and of commits in either store.
     pub fn push_to(&self, other: &Self, branch: &str) -> Result<Moved> {
-        self.push_unless(other, branch, false, &Cancel::default())
+        self.push_if(other, branch, false)
     }
 
     /// As [`Db::push_to`], but also if the other branch has commits that this one does not contain.
@@ -154,16 +152,10 @@ impl Db {
     /// # Errors
     /// As for [`Db::push_to`], without [`InvalidInput::NotFastForward`].
     pub fn push_forced_to(&self, other: &Self, branch: &str) -> Result<Moved> {
-        self.push_unless(other, branch, true, &Cancel::default())
+        self.push_if(other, branch, true)
     }
 
-    pub(super) fn push_unless(
-        &self,
-        other: &Self,
-        branch: &str,
-        is_forced: bool,
-        cancel: &Cancel,
-    ) -> Result<Moved> {
+    pub(super) fn push_if(&self, other: &Self, branch: &str, is_forced: bool) -> Result<Moved> {
         let ours = self.branch(branch)?;
         let (from, to) = (Ids::open(self)?, Ids::open(other)?);
         let theirs = tip(other, &to, branch)?;
@@ -174,7 +166,7 @@ impl Db {
         if !is_fast_forward && !is_forced {
             return Err(InvalidInput::NotFastForward { branch: branch.to_owned() }.into());
         }
-        transfer((self, &from, &ours), (other, &to, branch), theirs, cancel)
+        transfer((self, &from, &ours), (other, &to, branch), theirs)
     }
 
     /// Transfers the commits of a branch of the other store to the branch `into` of this one, which
@@ -200,20 +192,10 @@ impl Db {
     /// # Errors
     /// As for [`Db::push_forced_to`].
     pub fn fetch_from(&self, other: &Self, branch: &str, into: &str) -> Result<Moved> {
-        self.fetch_unless(other, branch, into, &Cancel::default())
-    }
-
-    pub(super) fn fetch_unless(
-        &self,
-        other: &Self,
-        branch: &str,
-        into: &str,
-        cancel: &Cancel,
-    ) -> Result<Moved> {
         let theirs = other.branch(branch)?;
         let (from, to) = (Ids::open(other)?, Ids::open(self)?);
         let ours = tip(self, &to, into)?;
-        transfer((other, &from, &theirs), (self, &to, into), ours, cancel)
+        transfer((other, &from, &theirs), (self, &to, into), ours)
     }
 
     /// Updates `branch` with the commits of `theirs`, another branch of the same store, usually one
@@ -241,27 +223,18 @@ impl Db {
     /// no longer has a commit to repeat; the errors of [`Db::commit_id`] and
     /// [`BranchMerge::run`](crate::BranchMerge::run).
     pub fn catch_up(&self, branch: &str, theirs: &str) -> Result<Pulled> {
-        self.catch_up_unless(branch, theirs, &Cancel::default())
-    }
-
-    pub(super) fn catch_up_unless(
-        &self,
-        branch: &str,
-        theirs: &str,
-        cancel: &Cancel,
-    ) -> Result<Pulled> {
         let theirs = self.branch(theirs)?;
         let ours = match self.branch(branch) {
             Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => {
                 let ids = Ids::open(self)?;
                 self.create_branch(branch, &theirs)?;
-                let to = tip_of(&ids, &theirs)?.map(|place| place.id);
+                let to = ids.tip_of(&theirs)?.map(|place| place.id);
                 return Ok(Pulled::FastForward(Moved { from: None, to, commits: 0 }));
             }
             found => found?,
         };
         let ids = Ids::open(self)?;
-        let (from, last) = (tip_of(&ids, &ours)?, tip_of(&ids, &theirs)?);
+        let (from, last) = (ids.tip_of(&ours)?, ids.tip_of(&theirs)?);
         let Some(last) = last else { return Ok(Pulled::UpToDate) };
         let to = last.id;
         let from = from.map(|place| place.id);
@@ -286,7 +259,7 @@ impl Db {
         }
         let missing = Missing::new(self, &ids, last.state(), &states_of(&ids, from)?)?;
         let mut receiver = Receiver::new(self, &ids, branch, from, true)?;
-        missing.send(self, &ids, cancel, &mut receiver)?;
+        missing.send(self, &ids, &mut receiver)?;
         let commits = receiver.finish(&to)?;
         Ok(Pulled::FastForward(Moved { from, to: Some(to), commits }))
     }
@@ -307,7 +280,7 @@ impl Db {
         let Some(place) = place else { return Ok(()) };
         match self.branch(name) {
             Ok(old) => {
-                let own = tip_of(&ids, &old)?;
+                let own = ids.tip_of(&old)?;
                 let stays = match own {
                     None => false,
                     // `name` ends with the commit of `branch` itself: nothing is kept twice.
@@ -345,14 +318,14 @@ impl Branch {
     /// As for [`Db::find_commit`].
     pub fn tip(&self) -> Result<Option<CommitId>> {
         let ids = Ids::open(&self.db)?;
-        Ok(tip_of(&ids, self)?.map(|place| place.id))
+        Ok(ids.tip_of(self)?.map(|place| place.id))
     }
 }
 
 /// The id of the last commit of a branch; `None` if the branch is empty or does not exist.
 fn tip(db: &Db, ids: &Ids, name: &str) -> Result<Option<CommitId>> {
     match db.branch(name) {
-        Ok(branch) => Ok(tip_of(ids, &branch)?.map(|place| place.id)),
+        Ok(branch) => Ok(ids.tip_of(&branch)?.map(|place| place.id)),
         Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => Ok(None),
         Err(error) => Err(error),
     }
@@ -364,23 +337,14 @@ fn states_of(ids: &Ids, id: Option<CommitId>) -> Result<Vec<State>> {
     Ok(places.into_iter().flatten().map(|place| place.state()).collect())
 }
 
-/// Whether a branch contains a commit, on any chain.
-fn contains(db: &Db, ids: &Ids, branch: &Branch, id: &CommitId) -> Result<bool> {
-    match tip_of(ids, branch)? {
-        Some(tip) => descends(db, ids, tip.state(), &states_of(ids, Some(*id))?),
-        None => Ok(false),
-    }
-}
-
 /// Transfers the commits of `branch` of the source that the target lacks, and makes the branch
 /// `name` of the target, which must end with the commit `before`, end with the same commit.
 fn transfer(
     (source, from, branch): (&Db, &Ids, &Branch),
     (target, to, name): (&Db, &Ids, &str),
     before: Option<CommitId>,
-    cancel: &Cancel,
 ) -> Result<Moved> {
-    let wanted = tip_of(from, branch)?.filter(|last| before != Some(last.id));
+    let wanted = from.tip_of(branch)?.filter(|last| before != Some(last.id));
     let Some(wanted) = wanted else {
         return Ok(Moved { from: before, to: before, commits: 0 });
     };
@@ -388,7 +352,7 @@ fn transfer(
     let there = common(from, (target, to), name)?;
     let missing = Missing::new(source, from, wanted.state(), &there)?;
     let mut receiver = Receiver::new(target, to, name, before, false)?;
-    missing.send(source, from, cancel, &mut receiver)?;
+    missing.send(source, from, &mut receiver)?;
     let commits = receiver.finish(&last)?;
     Ok(Moved { from: before, to: Some(last), commits })
 }
@@ -408,7 +372,7 @@ fn common(from: &Ids, (target, to): (&Db, &Ids), name: &str) -> Result<Vec<State
         let is_sampled = there == name || there == MAIN || there.starts_with(TEMPORARY);
         let ids = match is_sampled {
             true => samples(to, &branch)?,
-            false => tip_of(to, &branch)?.map(|place| place.id).into_iter().collect(),
+            false => to.tip_of(&branch)?.map(|place| place.id).into_iter().collect(),
         };
         for id in ids {
             let places = from.places(&id)?;
@@ -420,4 +384,22 @@ fn common(from: &Ids, (target, to): (&Db, &Ids), name: &str) -> Result<Vec<State
         }
     }
     Ok(states)
+}
+
+/// The ids of some commits of a branch, newest first, each once: the branch's last commit, and the
+/// last commit at 1, 2, 4, … GLSNs before it. There are at most 65.
+fn samples(ids: &Ids, branch: &Branch) -> Result<Vec<CommitId>> {
+    let Some(tip) = ids.tip_of(branch)? else { return Ok(Vec::new()) };
+    let (mut samples, mut distance) = (vec![tip.id], 1);
+    let mut last = tip;
+    while let Some(at) = tip.glsn.0.checked_sub(distance).filter(|at| *at > 0) {
+        distance *= 2;
+        if at >= last.glsn.0 {
+            continue;
+        }
+        let Some(place) = ids.tip((branch.id(), Glsn(at)))? else { break };
+        samples.push(place.id);
+        last = place;
+    }
+    Ok(samples)
 }

@@ -1,4 +1,4 @@
-//! What tests of branches and merges have in common.
+//! Helpers shared by the tests of branches and merges.
 
 use std::collections::BTreeMap;
 

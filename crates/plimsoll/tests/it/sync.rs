@@ -303,7 +303,7 @@ fn a_trimmed_history_is_not_sent_in_part() {
     let first = db.log().trim(db.newest()).unwrap();
     assert!(first > Glsn(20), "{first}");
     db.put(&notes, "new", "1").unwrap();
-    // Who has what was trimmed gets the rest.
+    // A store that has the trimmed commits receives the later ones.
     before.fetch_from(&db, "main", "main").unwrap();
     assert_same(&before.main(), &db.main());
     let late = store();
@@ -393,7 +393,7 @@ fn ids_outlive_a_restart_and_a_dump() {
     let there = store();
     db.push_to(&there, "main").unwrap();
     assert_eq!(there.main().tip().unwrap(), Some(later));
-    // What came from elsewhere keeps its id in a dump.
+    // A dump keeps the ids of received commits.
     let mut dump = Vec::new();
     there.dump(plimsoll::DumpOptions::new().history(true), &mut dump).unwrap();
     let copy = dir.path().join("copy");

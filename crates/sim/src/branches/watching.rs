@@ -77,7 +77,7 @@ impl Driver {
             }
             if watch.open.is_none() {
                 let number = random.below(self.members.len() as u64) as usize;
-                // A handle of a deleted branch cannot be had.
+                // There is no way to get a handle of a deleted branch.
                 let is_gone = self.model.lines[watch.branch].name().is_none();
                 if is_gone || !self.open_watch(number, &mut watch)? {
                     continue;

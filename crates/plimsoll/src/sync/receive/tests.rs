@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::sync::send::Missing;
-use crate::types::cancel::Cancel;
 use crate::types::options::Options;
 
 fn store() -> Db {
@@ -25,7 +24,7 @@ fn history() -> Db {
 }
 
 fn everything(db: &Db, ids: &Ids) -> Missing {
-    let tip = tip_of(ids, &db.main()).unwrap().unwrap();
+    let tip = ids.tip_of(&db.main()).unwrap().unwrap();
     Missing::new(db, ids, tip.state(), &[]).unwrap()
 }
 
@@ -55,8 +54,7 @@ fn an_interrupted_transfer_is_continued() {
         let to = Ids::open(&target).unwrap();
         let receiver = Receiver::new(&target, &to, "main", None, false).unwrap();
         let mut stopping = Stopping { receiver, left };
-        let sent =
-            everything(&source, &from).send(&source, &from, &Cancel::default(), &mut stopping);
+        let sent = everything(&source, &from).send(&source, &from, &mut stopping);
         assert_eq!(sent.is_err(), left < 11, "{left}");
         stopping.receiver.wait().unwrap();
         drop(stopping);
@@ -114,7 +112,7 @@ fn a_commit_with_other_contents_is_refused() {
     let to = Ids::open(&target).unwrap();
     let receiver = Receiver::new(&target, &to, "main", None, false).unwrap();
     let mut forged = ForgedAt(receiver, 3);
-    let sent = everything(&source, &from).send(&source, &from, &Cancel::default(), &mut forged);
+    let sent = everything(&source, &from).send(&source, &from, &mut forged);
     assert!(matches!(sent, Err(Error::Corrupt { .. })), "{sent:?}");
     assert_eq!(forged.0.received, 3);
 }
@@ -129,7 +127,7 @@ fn a_branch_that_moves_meanwhile_is_not_changed() {
     let mut receiver = Receiver::new(&target, &to, "main", None, false).unwrap();
     let own = target.put(&notes, "own", "1").unwrap();
     let moved = Error::from(InvalidInput::BranchMoved { name: "main".to_owned() });
-    let sent = everything(&source, &from).send(&source, &from, &Cancel::default(), &mut receiver);
+    let sent = everything(&source, &from).send(&source, &from, &mut receiver);
     assert_eq!(sent, Err(moved.clone()));
     assert_eq!(target.main().tip().unwrap(), target.commit_id(own).unwrap());
     let stale = Receiver::new(&target, &to, "main", None, false).err();
