@@ -47,7 +47,7 @@ pub const MAX_SOURCE_BYTES: usize = 1024;
 /// # use std::time::{Duration, UNIX_EPOCH};
 /// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
 /// let notes = db.keyspace("notes")?;
-/// let day = |number| UNIX_EPOCH + Duration::from_secs(86_400 * number);
+/// let day = |number: u64| UNIX_EPOCH + Duration::from_secs(86_400 * number);
 /// let mut import: HistoryImport = db.import_history("main")?;
 ///
 /// let mut commit: ImportCommit = import.begin(&[], day(1), true)?;
@@ -242,8 +242,8 @@ impl HistoryImport {
         receiver.create(name, tip)
     }
 
-    /// Makes the imported branch end with the commit `tip`, and deletes the temporary branches, with
-    /// the commits that no branch contains. Returns the number of commits that were imported.
+    /// Makes the imported branch end with the commit `tip`. Deletes the temporary branches, with the
+    /// commits that no branch contains. Returns the number of commits that were imported.
     ///
     /// # Errors
     /// [`InvalidInput::NotFastForward`] if the branch has commits that `tip` does not contain;
@@ -378,7 +378,8 @@ impl ImportCommit<'_> {
         Ok(())
     }
 
-    /// Stores a record with the commit, for [`Db::import_record`]. It is no part of the commit's id.
+    /// Stores a record with the commit, for [`Db::import_record`]. It is no part of the commit's
+    /// id.
     ///
     /// # Errors
     /// [`InvalidInput::KeyTooLong`] above [`MAX_SOURCE_BYTES`]; errors of writes.
@@ -400,9 +401,9 @@ impl ImportCommit<'_> {
     /// [`HistoryImport::finish`]. If the store has a commit with this id, writes nothing.
     ///
     /// # Errors
-    /// After an error other than the first, begin the import again.
-    ///
-    /// [`InvalidInput::TransactionFailed`] if a change failed; [`InvalidInput::BranchMoved`] if another commit changed the branch; errors of commits.
+    /// [`InvalidInput::TransactionFailed`] if a change failed; [`InvalidInput::BranchMoved`] if
+    /// another commit changed the branch; errors of commits. After an error other than the first,
+    /// the import has to be begun again.
     pub fn commit(mut self) -> Result<CommitId> {
         let draft = self.draft.as_mut().expect("it is not committed");
         if draft.sink.tx.spoiled {
