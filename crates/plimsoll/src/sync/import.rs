@@ -242,8 +242,8 @@ impl HistoryImport {
         receiver.create(name, tip)
     }
 
-    /// Makes the imported branch end with the commit `tip`. Deletes the temporary branches, with the
-    /// commits that no branch contains. Returns the number of commits that were imported.
+    /// Makes the imported branch end with the commit `tip`. Deletes the temporary branches, and
+    /// the commits that no branch contains. Returns the number of commits that were imported.
     ///
     /// # Errors
     /// [`InvalidInput::NotFastForward`] if the branch has commits that `tip` does not contain;
