@@ -298,8 +298,8 @@ impl Stream {
         self.has_changes
     }
 
-    /// The next step, and their value. Passes each read of our state to `note`: a keyspace and a key
-    /// before it is read, an expiry afterwards.
+    /// The next step, and their value. Passes each read of our state to `note`: a keyspace and a
+    /// key before it is read, an expiry afterwards.
     pub(crate) fn next(
         &mut self,
         mut note: impl FnMut(&Part, Read<'_>) -> Result<()>,
