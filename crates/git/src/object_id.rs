@@ -20,6 +20,16 @@ impl ObjectId {
         })
     }
 
+    /// The id with these 20 or 32 bytes.
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Option<Self> {
+        Self::parse(hex::encode(bytes).as_bytes())
+    }
+
+    /// The 20 or 32 bytes of the id.
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
+        hex::decode(self.as_str()).expect("parse() took hexadecimal digits only")
+    }
+
     /// The digits.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.digits[..usize::from(self.length)])
