@@ -102,6 +102,7 @@ pub(super) type DeletedRange = (Arc<str>, Vec<u8>, Option<Vec<u8>>);
 ///
 /// ```text
 /// u8       1 if it only makes its branch equal to the original commit
+/// u32      chain of the commit
 /// u64      time of the original commit, in microseconds since 1970 UTC
 /// u32      number of parents; 32 bytes each
 /// u32      number of ranges; for each:
@@ -113,9 +114,10 @@ pub(super) struct Received {
     /// Whether the commit only makes its branch equal to the original commit, which is on another
     /// chain of the same store.
     pub(super) is_advance: bool,
-    /// The time of the original commit, in microseconds since 1970 UTC.
-    /// Its chain: of what it deletes, the store may have nothing, so that it changes no key.
+    /// The chain of the commit. Its changes do not show it if it deletes only keys that the store
+    /// does not have.
     pub(super) chain: u32,
+    /// The time of the original commit, in microseconds since 1970 UTC.
     pub(super) micros: u64,
     pub(super) parents: Vec<CommitId>,
     /// The ranges that the original commit deleted. A received commit on a branch other than main

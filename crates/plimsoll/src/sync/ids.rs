@@ -7,6 +7,9 @@
 //!                                           for each parent: u32 chain, u64 GLSN
 //! "i" 32 bytes id, u32 chain, u64 GLSN   -> u8 kind
 //! "r" 32 bytes id                        -> `Received`, written by the commit itself
+//! "s" name of a commit in its source     -> 32 bytes id, written by an import
+//! "n" key                                -> a record of an import
+//! "u" name                               -> the address of a remote
 //! ```
 //!
 //! The records "c" and "i" of a commit are written together. Several commits may have the same id,
@@ -27,7 +30,9 @@ use crate::api::snapshot::Snapshot;
 use crate::engine::Engine;
 use crate::merge::graph::{Graph, State};
 use crate::sync::commit_id::{CommitId, ContentHash};
-use crate::sync::contents::{HashSink, Node, damaged, emit, micros_of, node_of};
+use crate::sync::contents::{
+    HashSink, Node, RECEIVED, Received, damaged, emit, micros_of, node_of,
+};
 use crate::txn::transaction::Transaction;
 use crate::types::branches::MAIN_CHAIN;
 use crate::types::error::{Error, Result};
@@ -115,6 +120,7 @@ struct Batch {
 }
 
 /// The ids of a store.
+#[derive(Clone)]
 pub(super) struct Ids {
     db: Db,
     space: Keyspace,
@@ -133,6 +139,10 @@ impl Ids {
 
     fn store(&self) -> &Arc<Engine> {
         &self.db.store
+    }
+
+    pub(super) fn db(&self) -> &Db {
+        &self.db
     }
 
     pub(super) fn space(&self) -> &Keyspace {
@@ -263,6 +273,21 @@ impl Ids {
         let (_, parents) = self.node(&snapshot, (node.chain, commit.glsn()))?;
         let id = |state| Ok(self.known_at(&snapshot, state)?.id);
         parents.into_iter().map(id).collect()
+    }
+
+    /// The ids of the parents of the commit with an id, its first parent first; `None` if the store
+    /// does not have the commit.
+    pub(super) fn parents_of(&self, id: &CommitId) -> Result<Option<Vec<CommitId>>> {
+        let snapshot = Snapshot::newest(self.store());
+        if let Some(record) = snapshot.get(&self.space, received_key(id))? {
+            return Ok(Some(Received::decode(&record)?.parents));
+        }
+        let Some(place) = self.places(id)?.into_iter().find(|it| it.kind == Kind::Whole) else {
+            return Ok(None);
+        };
+        let (_, parents) = self.node(&snapshot, place.state())?;
+        let parents = parents.into_iter().map(|state| Ok(self.known_at(&snapshot, state)?.id));
+        parents.collect::<Result<_>>().map(Some)
     }
 
     /// The parents of a commit in this store: the previous commit, then the last commit of each
@@ -424,6 +449,11 @@ pub(super) fn space(store: &Engine) -> Keyspace {
 
 fn commit_key(chain: u32, glsn: Glsn) -> Vec<u8> {
     [&[COMMIT][..], &chain.to_be_bytes(), &glsn.0.to_be_bytes()].concat()
+}
+
+/// The key of the record that the received commit `id` carries.
+pub(super) fn received_key(id: &CommitId) -> Vec<u8> {
+    [&[RECEIVED][..], id.as_bytes()].concat()
 }
 
 fn place_key(id: &CommitId, chain: u32, glsn: Glsn) -> Vec<u8> {

@@ -4,6 +4,9 @@
 //! otherwise on a temporary branch. If the receiving branch does not end with the last commit after
 //! the transfer, one more commit makes it equal to that. The temporary branches are then deleted.
 //! The commits that were merged from them are kept.
+//!
+//! Memory: a transfer knows at most [`MAX_SIDE_LINES`] temporary branches, whatever their number in
+//! the store. If it needs one of the others, it forks a new one there.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,9 +22,9 @@ use crate::merge::keys::Scope;
 use crate::read::moments::OpenMoment;
 use crate::read::span::Span;
 use crate::sync::commit_id::{CommitId, ContentHash};
-use crate::sync::contents::{Bytes, RECEIVED, Received, Sink, micros_of, node_of};
-use crate::sync::ids::{Ids, Kind, Place};
-use crate::sync::send::{CommitSink, Head, contains};
+use crate::sync::contents::{Bytes, Received, Sink, micros_of, node_of};
+use crate::sync::ids::{Ids, Kind, Place, received_key};
+use crate::sync::send::{CommitSink, Head, contained};
 use crate::txn::ticket::CommitTicket;
 use crate::txn::transaction::Transaction;
 use crate::types::branches::{MAIN, MAIN_CHAIN, TEMPORARY, chain_key, check_users_name, merge_key};
@@ -34,6 +37,9 @@ use crate::types::keyspaces::{BRANCHES, DEFAULT, FIRST_ID, Keyspace};
 /// After this many commits, their ids are written, and the memory for them is released.
 const BATCH: u64 = 1024;
 
+/// The most temporary branches that a transfer knows at once.
+const MAX_SIDE_LINES: usize = 256;
+
 /// A branch that receives commits.
 struct Line {
     branch: Branch,
@@ -41,19 +47,32 @@ struct Line {
     tip: Option<CommitId>,
     /// A moment at which `tip` is its last commit. Commits of others after it are conflicts.
     at: Glsn,
-    is_temporary: bool,
+    /// Whether it is the receiving branch. Otherwise it is a temporary one.
+    is_target: bool,
+    /// Whether another commit has merged `tip`, so that the store keeps it without the branch.
+    is_merged: bool,
+}
+
+/// A commit that is being received.
+pub(super) struct Draft {
+    pub(super) sink: TransactionSink,
+    line: Line,
+    /// The states that it merges.
+    merged: Vec<(u32, Glsn)>,
 }
 
 /// Receives commits into one branch.
-pub(super) struct Receiver<'r> {
-    db: &'r Db,
-    ids: &'r Ids,
-    /// The receiving branch, if it exists, and the temporary branches.
-    lines: Vec<Line>,
+pub(super) struct Receiver {
+    pub(super) db: Db,
+    pub(super) ids: Ids,
     /// The name of the receiving branch.
-    name: String,
-    /// The index of the receiving branch in `lines`; `None` if it does not exist yet.
-    target: Option<usize>,
+    pub(super) name: String,
+    /// The receiving branch; `None` if it does not exist yet, or during a commit on it.
+    target: Option<Line>,
+    /// Temporary branches, by their last commits.
+    side: HashMap<CommitId, Line>,
+    /// The number of temporary branches that were created.
+    created: usize,
     /// Whether commits that the store has on other branches are repeated on the receiving one.
     repeats: bool,
     /// The states that end with received commits whose ids are not written yet.
@@ -68,7 +87,7 @@ pub(super) struct Receiver<'r> {
     _floor: OpenMoment,
 }
 
-impl<'r> Receiver<'r> {
+impl Receiver {
     /// A receiver for the branch `name`, whose last commit must be `expected`; `None`: the branch
     /// is empty or does not exist.
     ///
@@ -77,47 +96,52 @@ impl<'r> Receiver<'r> {
     /// [`InvalidInput::BranchMoved`] if the branch exists and ends with another commit; errors of
     /// [`Ids::catch_up`].
     pub(super) fn new(
-        db: &'r Db,
-        ids: &'r Ids,
+        ids: &Ids,
         name: &str,
         expected: Option<CommitId>,
         repeats: bool,
     ) -> Result<Self> {
+        let receiver = Self::of_any(ids, name, repeats)?;
+        match &receiver.target {
+            Some(target) if target.tip != expected => Err(receiver.moved()),
+            None if expected.is_some() => Err(receiver.moved()),
+            _ => Ok(receiver),
+        }
+    }
+
+    /// As [`Receiver::new`], whatever the last commit of the branch is.
+    pub(super) fn of_any(ids: &Ids, name: &str, repeats: bool) -> Result<Self> {
         if name != MAIN {
             check_users_name(name)?;
         }
+        let db = ids.db().clone();
         let committer = &db.store.committer;
         let _floor = committer.open_floor(committer.as_of(db.store.newest()?)?)?;
-        let mut receiver = Self {
-            db,
-            ids,
-            lines: Vec::new(),
-            name: name.to_owned(),
-            target: None,
-            repeats,
-            recent: HashMap::new(),
-            last: None,
-            started: committer.options.clock.monotonic_nanos(),
-            received: 0,
-            _floor,
-        };
-        match db.branch(name) {
+        let target = match db.branch(name) {
             Ok(branch) => {
                 // Read the moment before the ids, so that a commit in between is a conflict later.
                 let at = db.store.newest()?;
                 ids.catch_up()?;
                 let tip = ids.tip((branch.id(), at))?.map(|place| place.id);
-                if tip != expected {
-                    return Err(receiver.moved());
-                }
-                receiver.lines.push(Line { branch, tip, at, is_temporary: false });
-                receiver.target = Some(0);
+                Some(Line { branch, tip, at, is_target: true, is_merged: false })
             }
-            Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) if expected.is_none() => {}
-            Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => return Err(receiver.moved()),
+            Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => None,
             Err(error) => return Err(error),
-        }
-        Ok(receiver)
+        };
+        Ok(Self {
+            started: committer.options.clock.monotonic_nanos(),
+            db,
+            ids: ids.clone(),
+            name: name.to_owned(),
+            target,
+            side: HashMap::new(),
+            created: 0,
+            repeats,
+            recent: HashMap::new(),
+            last: None,
+            received: 0,
+            _floor,
+        })
     }
 
     fn moved(&self) -> Error {
@@ -125,28 +149,24 @@ impl<'r> Receiver<'r> {
     }
 
     /// A state that ends with a commit, and that can be read; `None` if the store has none.
-    fn place(&self, id: &CommitId) -> Result<Option<(u32, Glsn)>> {
+    pub(super) fn place(&self, id: &CommitId) -> Result<Option<(u32, Glsn)>> {
         if let Some(state) = self.recent.get(id) {
             return Ok(Some(*state));
         }
         Ok(self.ids.readable(id)?.first().map(Place::state))
     }
 
-    /// The index of the line on which a commit is placed. If no line ends with the first parent,
-    /// creates a temporary branch there.
+    /// Takes the line on which a commit is placed. If no line ends with the first parent, creates a
+    /// temporary branch there.
     ///
     /// # Errors
     /// [`InvalidInput::StateNotRetained`] if the parent's state is no longer retained; corruption
     /// if the store does not have the parent; errors of commits.
-    fn line_for(&mut self, head: &Head<'_>) -> Result<usize> {
-        let parent = head.parents.first().copied();
-        let target =
-            self.target.filter(|target| head.is_on_line && self.lines[*target].tip == parent);
-        if let Some(target) = target {
+    fn take_line(&mut self, parent: Option<CommitId>, is_on_line: bool) -> Result<Line> {
+        if is_on_line && let Some(target) = self.target.take_if(|target| target.tip == parent) {
             return Ok(target);
         }
-        let ends_with = |line: &Line| line.is_temporary && line.tip == parent;
-        if let Some(line) = self.lines.iter().position(ends_with) {
+        if let Some(line) = parent.and_then(|parent| self.side.remove(&parent)) {
             return Ok(line);
         }
         let (chain, at) = match parent {
@@ -161,8 +181,40 @@ impl<'r> Receiver<'r> {
             (error, _) => error,
         })?;
         let at = self.db.store.newest()?;
-        self.lines.push(Line { branch, tip: parent, at, is_temporary: true });
-        Ok(self.lines.len() - 1)
+        Ok(Line { branch, tip: parent, at, is_target: false, is_merged: false })
+    }
+
+    /// Puts a line back.
+    fn put_line(&mut self, line: Line) -> Result<()> {
+        if line.is_target {
+            self.target = Some(line);
+            return Ok(());
+        }
+        if self.side.len() >= MAX_SIDE_LINES {
+            self.forget_lines()?;
+        }
+        if let Some(tip) = line.tip {
+            self.side.insert(tip, line);
+        }
+        Ok(())
+    }
+
+    /// Forgets the temporary branches that are known. Deletes those that others have merged.
+    fn forget_lines(&mut self) -> Result<()> {
+        let lines = std::mem::take(&mut self.side);
+        if lines.values().any(|line| line.is_merged) {
+            // Others keep a merged chain only if its commits have ids.
+            self.settle()?;
+        }
+        for line in lines.values().filter(|line| line.is_merged) {
+            self.db.delete_branch(line.branch.name())?;
+        }
+        Ok(())
+    }
+
+    /// The beginning of the names of the temporary branches of this transfer.
+    fn temporary(&self) -> String {
+        format!("{TEMPORARY}{:x}-", self.started)
     }
 
     /// Creates a temporary branch that leaves a chain at a moment. The branch of the chain may have
@@ -170,15 +222,15 @@ impl<'r> Receiver<'r> {
     ///
     /// # Errors
     /// [`Error::Trimmed`] if the state is no longer retained; errors of commits.
-    fn fork(&self, chain: u32, at: Glsn) -> Result<Branch> {
+    fn fork(&mut self, chain: u32, at: Glsn) -> Result<Branch> {
         // Keeps the moment readable until the branch retains it.
         let snapshot = Snapshot::of(&self.db.store, Moment::Glsn(at))?;
-        let mut number = self.lines.len();
         loop {
             // Of this transfer alone, because it is deleted by its name.
-            let name = format!("{TEMPORARY}{:x}-{number}", self.started);
+            let name = format!("{}{}", self.temporary(), self.created);
+            self.created += 1;
             match branch_commits::create_from(&self.db.store, &name, chain, at) {
-                Err(Error::InvalidInput(InvalidInput::BranchExists { .. })) => number += 1,
+                Err(Error::InvalidInput(InvalidInput::BranchExists { .. })) => {}
                 created => {
                     created?;
                     drop(snapshot);
@@ -197,7 +249,7 @@ impl<'r> Receiver<'r> {
     }
 
     /// Waits until the received commits are durable, and writes their ids.
-    fn settle(&mut self) -> Result<()> {
+    pub(super) fn settle(&mut self) -> Result<()> {
         self.wait()?;
         self.ids.catch_up()?;
         self.recent.clear();
@@ -226,10 +278,9 @@ impl<'r> Receiver<'r> {
 
     /// Adds the [`Received`] record of the commit `id` to a transaction.
     fn record(&self, tx: &mut Transaction, id: &CommitId, received: &Received) -> Result<()> {
-        let key = [&[RECEIVED][..], id.as_bytes()].concat();
         let space = self.ids.space();
         tx.space_to_put(space)?;
-        let key = KeyBuffer::new(tx.id_of(space)?, &key)?;
+        let key = KeyBuffer::new(tx.id_of(space)?, &received_key(id))?;
         tx.put_expiring(&key, &received.encode(), None)
     }
 
@@ -240,14 +291,13 @@ impl<'r> Receiver<'r> {
     /// # Errors
     /// [`InvalidInput::BranchMoved`] if another commit changed the line; errors of
     /// [`Receiver::settle`].
-    fn prepare(&mut self, at: usize, merged: &[(u32, Glsn)]) -> Result<()> {
+    fn prepare(&mut self, line: &mut Line, merged: &[(u32, Glsn)]) -> Result<()> {
         if merged.is_empty() {
             return Ok(());
         }
         self.settle()?;
         let newest = self.db.store.newest()?;
         self.ids.catch_up()?;
-        let line = &mut self.lines[at];
         let tip = self.ids.tip((line.branch.id(), newest))?.map(|place| place.id);
         if tip != line.tip {
             return Err(self.moved());
@@ -262,8 +312,13 @@ impl<'r> Receiver<'r> {
     /// # Errors
     /// [`InvalidInput::BranchMoved`] if the transaction conflicts with another commit; the budget;
     /// errors of commits.
-    fn order(&mut self, at: usize, mut tx: Transaction, merged: &[(u32, Glsn)]) -> Result<Glsn> {
-        let (db, into) = (self.db, self.lines[at].branch.id());
+    fn order(
+        &mut self,
+        line: &mut Line,
+        mut tx: Transaction,
+        merged: &[(u32, Glsn)],
+    ) -> Result<Glsn> {
+        let (db, into) = (&self.db, line.branch.id());
         let branches = &db.store.reader.snapshots.branches;
         if !merged.is_empty() {
             tx.space_to_put(&db.store.reader.keyspaces.handle(BRANCHES, "".into()))?;
@@ -296,8 +351,88 @@ impl<'r> Receiver<'r> {
         }
         drop(changing);
         self.last = Some(ticket);
-        self.lines[at].at = glsn;
+        line.at = glsn;
         Ok(glsn)
+    }
+
+    /// Begins to receive a commit. The caller passes the changes to [`Draft::sink`].
+    ///
+    /// # Errors
+    /// As for [`CommitSink::commit`], without those of the contents.
+    pub(super) fn begin_commit(
+        &mut self,
+        parents: &[CommitId],
+        micros: u64,
+        is_on_line: bool,
+    ) -> Result<Draft> {
+        let mut merged = Vec::with_capacity(parents.len().saturating_sub(1));
+        for parent in parents.iter().skip(1) {
+            merged.push(self.place(parent)?.ok_or_else(|| unknown(parent))?);
+        }
+        let mut line = self.take_line(parents.first().copied(), is_on_line)?;
+        self.prepare(&mut line, &merged)?;
+        let sink = TransactionSink {
+            db: self.db.clone(),
+            tx: self.begin(&line)?,
+            hash: ContentHash::default(),
+            received: Received {
+                is_advance: false,
+                chain: line.branch.id(),
+                micros,
+                parents: parents.to_vec(),
+                ranges: Vec::new(),
+            },
+            keyspace: None,
+        };
+        Ok(Draft { sink, line, merged })
+    }
+
+    /// Commits a draft under the id that was computed from its contents.
+    ///
+    /// # Errors
+    /// [`InvalidInput::BranchMoved`] if another commit changed the branch; errors of commits.
+    pub(super) fn end_commit(&mut self, draft: Draft, id: CommitId, metadata: &[u8]) -> Result<()> {
+        let Draft { sink, mut line, merged } = draft;
+        let TransactionSink { mut tx, received, .. } = sink;
+        tx.set_metadata(metadata)?;
+        self.record(&mut tx, &id, &received)?;
+        let glsn = self.order(&mut line, tx, &merged)?;
+        for parent in received.parents.iter().skip(1) {
+            if let Some(side) = self.side.get_mut(parent) {
+                side.is_merged = true;
+            }
+        }
+        self.recent.insert(id, (line.branch.id(), glsn));
+        (line.tip, line.is_merged) = (Some(id), false);
+        self.put_line(line)?;
+        self.received += 1;
+        if self.received.is_multiple_of(BATCH) {
+            self.settle()?;
+        }
+        Ok(())
+    }
+
+    /// Drops a draft.
+    pub(super) fn abandon(&mut self, draft: Draft) {
+        if draft.line.is_target {
+            self.target = Some(draft.line);
+        } else if let Some(tip) = draft.line.tip {
+            self.side.insert(tip, draft.line);
+        }
+    }
+
+    /// The last commit of the receiving branch.
+    pub(super) fn target_tip(&self) -> Option<CommitId> {
+        self.target.as_ref()?.tip
+    }
+
+    /// Whether the commit `id` is `ancestor`, or contains it.
+    ///
+    /// # Errors
+    /// As for [`contained`].
+    pub(super) fn descends(&self, id: &CommitId, ancestor: &CommitId) -> Result<bool> {
+        let Some(state) = self.place(id)? else { return Ok(false) };
+        Ok(!contained(&self.ids, &[state], vec![*ancestor])?.is_empty())
     }
 
     /// Commits a merge of `theirs`, as of `at`, that changes no keys. Returns its GLSN.
@@ -306,12 +441,12 @@ impl<'r> Receiver<'r> {
     /// [`InvalidInput::BranchMoved`] if another commit changed the receiving branch; errors of
     /// commits.
     pub(super) fn contain(mut self, theirs: &Branch, at: Glsn) -> Result<Glsn> {
-        let target = self.target.ok_or_else(|| self.moved())?;
+        let mut target = self.target.take().ok_or_else(|| self.moved())?;
         let merged = [(theirs.id(), at)];
-        self.prepare(target, &merged)?;
-        let mut tx = self.begin(&self.lines[target])?;
+        self.prepare(&mut target, &merged)?;
+        let mut tx = self.begin(&target)?;
         tx.set_metadata(format!("merge of branch {}", theirs.name()).as_bytes())?;
-        let glsn = self.order(target, tx, &merged)?;
+        let glsn = self.order(&mut target, tx, &merged)?;
         self.wait()?;
         Ok(glsn)
     }
@@ -323,55 +458,85 @@ impl<'r> Receiver<'r> {
     /// [`InvalidInput::BranchMoved`] if another commit changed the branch; errors of commits.
     pub(super) fn finish(mut self, tip: &CommitId) -> Result<u64> {
         self.settle()?;
-        match self.target {
-            Some(target) if self.lines[target].tip == Some(*tip) => {}
+        match self.target.take() {
+            Some(target) if target.tip == Some(*tip) => {}
             Some(target) => self.advance(target, tip)?,
-            None => self.create(tip)?,
+            None => {
+                let name = self.name.clone();
+                self.create(&name, tip)?;
+            }
         }
-        self.settle()?;
-        for line in self.lines.iter().filter(|line| line.is_temporary) {
-            self.db.delete_branch(line.branch.name())?;
-        }
-        self.delete_leftovers()?;
+        self.delete_temporary()?;
         Ok(self.received)
     }
 
-    /// Deletes the temporary branches of interrupted transfers that are empty, or whose commits the
-    /// receiving branch contains now.
-    fn delete_leftovers(&self) -> Result<()> {
-        let all = self.db.branches()?;
-        for info in all.iter().filter(|info| info.name.starts_with(TEMPORARY)) {
-            let done = || {
-                let (branch, own) = (self.db.branch(&info.name)?, self.db.branch(&self.name)?);
-                let is_superfluous = match self.ids.tip_of(&branch)? {
-                    None => true,
-                    Some(tip) => contains(self.db, self.ids, &own, &tip.id)?,
-                };
-                if is_superfluous { self.db.delete_branch(&info.name) } else { Ok(()) }
-            };
-            match done() {
+    /// Deletes the temporary branches of this transfer, and those of interrupted ones whose commits
+    /// other branches contain now.
+    ///
+    /// # Errors
+    /// Errors of reads and of commits.
+    pub(super) fn delete_temporary(&mut self) -> Result<()> {
+        self.settle()?;
+        self.side.clear();
+        let (own, mut all) = (self.temporary(), self.db.branches()?);
+        all.retain(|info| info.name.starts_with(TEMPORARY));
+        let mut superfluous = Vec::with_capacity(all.len());
+        let mut others = Vec::new();
+        for name in all.into_iter().map(|info| info.name) {
+            if name.starts_with(&own) {
+                superfluous.push(name);
+                continue;
+            }
+            match self.db.branch(&name) {
                 // Another transfer has deleted or renamed it.
                 Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => {}
-                done => done?,
+                found => match self.ids.tip_of(&found?)? {
+                    None => superfluous.push(name),
+                    Some(tip) => others.push((name, tip.id)),
+                },
+            }
+        }
+        if !others.is_empty() {
+            let tips = others.iter().map(|(_, tip)| *tip).collect();
+            let found = contained(&self.ids, &self.tips()?, tips)?;
+            let others = others.into_iter().filter(|(_, tip)| found.contains(tip));
+            superfluous.extend(others.map(|(name, _)| name));
+        }
+        for name in superfluous {
+            match self.db.delete_branch(&name) {
+                Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => {}
+                deleted => deleted?,
             }
         }
         Ok(())
     }
 
-    /// Creates the receiving branch so that it ends with the commit `tip`: renames the line that
-    /// ends with it, or forks a branch there.
+    /// The states at the ends of the branches, except temporary ones.
+    fn tips(&self) -> Result<Vec<(u32, Glsn)>> {
+        let names = self.db.branches()?.into_iter().map(|info| info.name);
+        let mut tips = Vec::new();
+        for name in names.filter(|name| !name.starts_with(TEMPORARY)).chain([MAIN.to_owned()]) {
+            match self.db.branch(&name) {
+                // It was deleted since it was listed.
+                Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => {}
+                branch => tips.extend(self.ids.tip_of(&branch?)?.map(|place| place.state())),
+            }
+        }
+        Ok(tips)
+    }
+
+    /// Creates the branch `name` so that it ends with the commit `tip`: renames the line that ends
+    /// with it, or forks a branch there.
     ///
     /// # Errors
     /// Corruption if the store does not have `tip`; errors of commits.
-    fn create(&mut self, tip: &CommitId) -> Result<()> {
-        let line = self.lines.iter().position(|line| line.tip == Some(*tip));
-        if let Some(line) = line {
-            let line = self.lines.swap_remove(line);
-            return self.db.rename_branch(line.branch.name(), &self.name);
+    pub(super) fn create(&mut self, name: &str, tip: &CommitId) -> Result<()> {
+        if let Some(line) = self.side.remove(tip) {
+            return self.db.rename_branch(line.branch.name(), name);
         }
         let (chain, at) = self.place(tip)?.ok_or_else(|| unknown(tip))?;
         let branch = self.fork(chain, at)?;
-        self.db.rename_branch(branch.name(), &self.name)
+        self.db.rename_branch(branch.name(), name)
     }
 
     /// Makes the receiving branch equal to the commit `tip` on another chain, by a commit with the
@@ -380,7 +545,7 @@ impl<'r> Receiver<'r> {
     /// # Errors
     /// Corruption if the store does not have `tip`; [`InvalidInput::BranchMoved`]; errors of
     /// commits.
-    fn advance(&mut self, target: usize, tip: &CommitId) -> Result<()> {
+    fn advance(&mut self, target: Line, tip: &CommitId) -> Result<()> {
         let places = self.ids.readable(tip)?;
         let whole = places.iter().find(|it| it.kind == Kind::Whole).or(places.first());
         let (chain, at) = whole.map(Place::state).ok_or_else(|| unknown(tip))?;
@@ -396,15 +561,14 @@ impl<'r> Receiver<'r> {
     /// the id `tip`.
     fn copy_state(
         &mut self,
-        target: usize,
+        mut target: Line,
         tip: &CommitId,
         theirs: &Branch,
         state: (u32, Glsn),
     ) -> Result<()> {
-        self.prepare(target, &[state])?;
-        let line = &self.lines[target];
-        let mut tx = self.begin(line)?;
-        let ours = line.branch.snapshot_at(Moment::Glsn(line.at))?;
+        self.prepare(&mut target, &[state])?;
+        let mut tx = self.begin(&target)?;
+        let ours = target.branch.snapshot_at(Moment::Glsn(target.at))?;
         let theirs = theirs.snapshot();
         for scope in Scope::all(&self.db.store) {
             let Some(keyspace) = self.db.find_keyspace(&scope.name)? else { continue };
@@ -423,11 +587,10 @@ impl<'r> Receiver<'r> {
         }
         let whole = self.received_at(state.1)?;
         tx.set_metadata(&whole.1)?;
-        let chain = self.lines[target].branch.id();
+        let chain = target.branch.id();
         let received = Received { is_advance: true, chain, ..whole.0 };
         self.record(&mut tx, tip, &received)?;
-        self.order(target, tx, &[state])?;
-        self.lines[target].tip = Some(*tip);
+        self.order(&mut target, tx, &[state])?;
         Ok(())
     }
 
@@ -448,40 +611,21 @@ impl<'r> Receiver<'r> {
     }
 }
 
-impl CommitSink for Receiver<'_> {
+impl CommitSink for Receiver {
     fn commit(
         &mut self,
         head: &Head<'_>,
         changes: &mut dyn FnMut(&mut dyn Sink) -> Result<()>,
     ) -> Result<()> {
         let parent = head.parents.first().copied();
-        let is_next = |line: &usize| head.is_on_line && self.lines[*line].tip == parent;
+        let is_next = |target: &Line| head.is_on_line && target.tip == parent;
         let is_repeated = self.repeats && self.target.as_ref().is_some_and(is_next);
         if !is_repeated && self.place(&head.id)?.is_some() {
             return Ok(());
         }
-        let mut merged = Vec::with_capacity(head.parents.len().saturating_sub(1));
-        for parent in head.parents.iter().skip(1) {
-            merged.push(self.place(parent)?.ok_or_else(|| unknown(parent))?);
-        }
-        let at = self.line_for(head)?;
-        self.prepare(at, &merged)?;
-        let mut sink = TransactionSink {
-            db: self.db,
-            tx: self.begin(&self.lines[at])?,
-            hash: ContentHash::default(),
-            received: Received {
-                is_advance: false,
-                chain: self.lines[at].branch.id(),
-                micros: head.micros,
-                parents: head.parents.to_vec(),
-                ranges: Vec::new(),
-            },
-            keyspace: None,
-        };
-        changes(&mut sink)?;
-        let TransactionSink { mut tx, hash, received, .. } = sink;
-        let id = hash.id(head.parents, head.micros, head.metadata);
+        let mut draft = self.begin_commit(head.parents, head.micros, head.is_on_line)?;
+        changes(&mut draft.sink)?;
+        let id = draft.sink.hash.id(head.parents, head.micros, head.metadata);
         if id != head.id {
             return Err(Error::corrupt(format!(
                 "commit {} has other contents than its id says ({id}); verify the store that it \
@@ -489,17 +633,7 @@ impl CommitSink for Receiver<'_> {
                 head.id
             )));
         }
-        tx.set_metadata(head.metadata)?;
-        self.record(&mut tx, &id, &received)?;
-        let glsn = self.order(at, tx, &merged)?;
-        let line = &mut self.lines[at];
-        line.tip = Some(id);
-        self.recent.insert(id, (line.branch.id(), glsn));
-        self.received += 1;
-        if self.received.is_multiple_of(BATCH) {
-            self.settle()?;
-        }
-        Ok(())
+        self.end_commit(draft, id, head.metadata)
     }
 }
 
@@ -509,16 +643,16 @@ fn unknown(id: &CommitId) -> Error {
 
 /// Writes the changes of a commit in a transaction, and hashes them. Creates keyspaces that do not
 /// exist, with default settings.
-struct TransactionSink<'r> {
-    db: &'r Db,
-    tx: Transaction,
-    hash: ContentHash,
+pub(super) struct TransactionSink {
+    db: Db,
+    pub(super) tx: Transaction,
+    pub(super) hash: ContentHash,
     received: Received,
     /// The keyspace of the last change.
     keyspace: Option<Keyspace>,
 }
 
-impl TransactionSink<'_> {
+impl TransactionSink {
     fn keyspace(&mut self, name: &str) -> Result<Keyspace> {
         if let Some(last) = self.keyspace.as_ref().filter(|last| last.name() == name) {
             return Ok(last.clone());
@@ -529,7 +663,7 @@ impl TransactionSink<'_> {
     }
 }
 
-impl Sink for TransactionSink<'_> {
+impl Sink for TransactionSink {
     fn range(&mut self, keyspace: &str, first: &[u8], end: Option<&[u8]>) -> Result<()> {
         use std::ops::Bound::{Excluded, Included, Unbounded};
         self.hash.range(keyspace, first, end);

@@ -1,17 +1,16 @@
 //! Finds the commits that another store lacks, and sends them, parents first.
 
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap, HashSet};
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Kind as Memory, Lease};
 
 use crate::api::branches::Branch;
-use crate::api::db::Db;
 use crate::api::snapshot::Snapshot;
 use crate::merge::graph::State;
 use crate::sync::commit_id::CommitId;
 use crate::sync::contents::{Sink, emit, micros_of, node_of};
-use crate::sync::ids::{Ids, Kind, Place};
+use crate::sync::ids::{Ids, Kind};
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
 
@@ -64,11 +63,14 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(db: &Db, ids: &'a Ids, wanted: State, there: &[State]) -> Result<Self> {
-        let lease = db.store.reader.budget.empty_lease(Memory::Staging);
-        let snapshot = Snapshot::newest(&db.store);
+    fn new(ids: &'a Ids, wanted: &[State], there: &[State]) -> Result<Self> {
+        let store = &ids.db().store;
+        let lease = store.reader.budget.empty_lease(Memory::Staging);
+        let snapshot = Snapshot::newest(store);
         let mut walk = Self { ids, snapshot, open: BinaryHeap::new(), lacking: 0, lease };
-        walk.push(wanted, false, true)?;
+        for state in wanted {
+            walk.push(*state, false, true)?;
+        }
         for state in there {
             walk.push(*state, true, false)?;
         }
@@ -112,29 +114,46 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Whether the commit at `from` is one of `ancestors`, or descends from one of them.
-///
 /// Whether a branch contains a commit, on any chain.
-pub(super) fn contains(db: &Db, ids: &Ids, branch: &Branch, id: &CommitId) -> Result<bool> {
+///
+/// # Errors
+/// As for [`contained`].
+pub(super) fn contains(ids: &Ids, branch: &Branch, id: &CommitId) -> Result<bool> {
     let Some(tip) = ids.tip_of(branch)? else { return Ok(false) };
-    let places: Vec<State> = ids.places(id)?.iter().map(Place::state).collect();
-    descends(db, ids, tip.state(), &places)
+    Ok(!contained(ids, &[tip.state()], vec![*id])?.is_empty())
 }
 
+/// Which of the commits `wanted` the states `from` contain, on any chain. Visits each ancestor of
+/// `from` at most once.
+///
 /// # Errors
 /// The budget, which holds the queue of the traversal; errors of reads.
-fn descends(db: &Db, ids: &Ids, from: State, ancestors: &[State]) -> Result<bool> {
-    let Some(oldest) = ancestors.iter().map(|(_, glsn)| *glsn).min() else { return Ok(false) };
-    let mut walk = Walk::new(db, ids, from, &[])?;
-    while let Some((step, _)) = walk.next()? {
-        if ancestors.contains(&(step.chain, step.glsn)) {
-            return Ok(true);
-        }
-        if step.glsn < oldest {
-            break;
+pub(super) fn contained(
+    ids: &Ids,
+    from: &[State],
+    wanted: Vec<CommitId>,
+) -> Result<HashSet<CommitId>> {
+    let mut places = HashMap::new();
+    for id in wanted {
+        places.extend(ids.places(&id)?.iter().map(|place| (place.state(), id)));
+    }
+    let mut found = HashSet::new();
+    let Some(oldest) = places.keys().map(|(_, glsn)| *glsn).min() else { return Ok(found) };
+    let mut left: HashSet<CommitId> = places.values().copied().collect();
+    let mut walk = Walk::new(ids, from, &[])?;
+    while let Some((step, _)) = walk.next()?
+        && step.glsn >= oldest
+    {
+        if let Some(id) = places.get(&(step.chain, step.glsn))
+            && left.remove(id)
+        {
+            found.insert(*id);
+            if left.is_empty() {
+                break;
+            }
         }
     }
-    Ok(false)
+    Ok(found)
 }
 
 /// The commits to send.
@@ -151,9 +170,9 @@ impl Missing {
     /// # Errors
     /// [`InvalidInput::HistoryTrimmed`] if the log no longer has one of them; the budget, which
     /// holds up to 32 bytes per commit and the queue of the traversal; errors of reads.
-    pub(super) fn new(db: &Db, ids: &Ids, wanted: State, there: &[State]) -> Result<Self> {
-        let mut walk = Walk::new(db, ids, wanted, there)?;
-        let mut lease = db.store.reader.budget.empty_lease(Memory::Staging);
+    pub(super) fn new(ids: &Ids, wanted: State, there: &[State]) -> Result<Self> {
+        let mut walk = Walk::new(ids, &[wanted], there)?;
+        let mut lease = ids.db().store.reader.budget.empty_lease(Memory::Staging);
         let mut commits = Vec::new();
         while let Some((step, kind)) = walk.next()? {
             if step.is_there || kind == Kind::Advance {
@@ -177,8 +196,9 @@ impl Missing {
     /// # Errors
     /// [`InvalidInput::HistoryTrimmed`] if the log no longer has one of them;
     /// errors of reads and of the sink.
-    pub(super) fn send(&self, db: &Db, ids: &Ids, sink: &mut dyn CommitSink) -> Result<()> {
+    pub(super) fn send(&self, ids: &Ids, sink: &mut dyn CommitSink) -> Result<()> {
         let Some((oldest, _)) = self.commits.last() else { return Ok(()) };
+        let db = ids.db();
         let _hold = db.hold_log(*oldest)?;
         let first = db.store.reader.log.bounds().first;
         if *oldest < first {

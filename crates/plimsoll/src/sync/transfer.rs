@@ -158,15 +158,15 @@ impl Db {
     pub(super) fn push_if(&self, other: &Self, branch: &str, is_forced: bool) -> Result<Moved> {
         let ours = self.branch(branch)?;
         let (from, to) = (Ids::open(self)?, Ids::open(other)?);
-        let theirs = tip(other, &to, branch)?;
+        let theirs = tip(&to, branch)?;
         let is_fast_forward = match theirs {
             None => true,
-            Some(theirs) => contains(self, &from, &ours, &theirs)?,
+            Some(theirs) => contains(&from, &ours, &theirs)?,
         };
         if !is_fast_forward && !is_forced {
             return Err(InvalidInput::NotFastForward { branch: branch.to_owned() }.into());
         }
-        transfer((self, &from, &ours), (other, &to, branch), theirs)
+        transfer((&from, &ours), (&to, branch), theirs)
     }
 
     /// Transfers the commits of a branch of the other store to the branch `into` of this one, which
@@ -194,8 +194,8 @@ impl Db {
     pub fn fetch_from(&self, other: &Self, branch: &str, into: &str) -> Result<Moved> {
         let theirs = other.branch(branch)?;
         let (from, to) = (Ids::open(other)?, Ids::open(self)?);
-        let ours = tip(self, &to, into)?;
-        transfer((other, &from, &theirs), (self, &to, into), ours)
+        let ours = tip(&to, into)?;
+        transfer((&from, &theirs), (&to, into), ours)
     }
 
     /// Updates `branch` with the commits of `theirs`, another branch of the same store, usually one
@@ -238,12 +238,12 @@ impl Db {
         let Some(last) = last else { return Ok(Pulled::UpToDate) };
         let to = last.id;
         let from = from.map(|place| place.id);
-        if from == Some(to) || contains(self, &ids, &ours, &to)? {
+        if from == Some(to) || contains(&ids, &ours, &to)? {
             return Ok(Pulled::UpToDate);
         }
         let is_behind = match &from {
             None => true,
-            Some(from) => contains(self, &ids, &theirs, from)?,
+            Some(from) => contains(&ids, &theirs, from)?,
         };
         if !is_behind {
             let at = self.store.newest()?;
@@ -251,15 +251,15 @@ impl Db {
                 MergeOutcome::Merged(glsn) => Pulled::Merged(glsn),
                 // The merge changes no keys. Commit it, so that `ours` contains their commits.
                 MergeOutcome::UpToDate => {
-                    let receiver = Receiver::new(self, &ids, branch, from, false)?;
+                    let receiver = Receiver::new(&ids, branch, from, false)?;
                     Pulled::Merged(receiver.contain(&theirs, at)?)
                 }
                 MergeOutcome::Conflicts(steps) => Pulled::Conflicts(steps),
             });
         }
-        let missing = Missing::new(self, &ids, last.state(), &states_of(&ids, from)?)?;
-        let mut receiver = Receiver::new(self, &ids, branch, from, true)?;
-        missing.send(self, &ids, &mut receiver)?;
+        let missing = Missing::new(&ids, last.state(), &states_of(&ids, from)?)?;
+        let mut receiver = Receiver::new(&ids, branch, from, true)?;
+        missing.send(&ids, &mut receiver)?;
         let commits = receiver.finish(&to)?;
         Ok(Pulled::FastForward(Moved { from, to: Some(to), commits }))
     }
@@ -285,7 +285,7 @@ impl Db {
                     None => false,
                     // `name` ends with the commit of `branch` itself: nothing is kept twice.
                     Some(own) if own.id == *tip => branch.sees(own.chain, own.glsn),
-                    Some(own) => !contains(self, &ids, branch, &own.id)?,
+                    Some(own) => !contains(&ids, branch, &own.id)?,
                 };
                 if stays {
                     return Ok(());
@@ -323,8 +323,8 @@ impl Branch {
 }
 
 /// The id of the last commit of a branch; `None` if the branch is empty or does not exist.
-fn tip(db: &Db, ids: &Ids, name: &str) -> Result<Option<CommitId>> {
-    match db.branch(name) {
+fn tip(ids: &Ids, name: &str) -> Result<Option<CommitId>> {
+    match ids.db().branch(name) {
         Ok(branch) => Ok(ids.tip_of(&branch)?.map(|place| place.id)),
         Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => Ok(None),
         Err(error) => Err(error),
@@ -340,8 +340,8 @@ fn states_of(ids: &Ids, id: Option<CommitId>) -> Result<Vec<State>> {
 /// Transfers the commits of `branch` of the source that the target lacks, and makes the branch
 /// `name` of the target, which must end with the commit `before`, end with the same commit.
 fn transfer(
-    (source, from, branch): (&Db, &Ids, &Branch),
-    (target, to, name): (&Db, &Ids, &str),
+    (from, branch): (&Ids, &Branch),
+    (to, name): (&Ids, &str),
     before: Option<CommitId>,
 ) -> Result<Moved> {
     let wanted = from.tip_of(branch)?.filter(|last| before != Some(last.id));
@@ -349,10 +349,10 @@ fn transfer(
         return Ok(Moved { from: before, to: before, commits: 0 });
     };
     let last = wanted.id;
-    let there = common(from, (target, to), name)?;
-    let missing = Missing::new(source, from, wanted.state(), &there)?;
-    let mut receiver = Receiver::new(target, to, name, before, false)?;
-    missing.send(source, from, &mut receiver)?;
+    let there = common(from, to, name)?;
+    let missing = Missing::new(from, wanted.state(), &there)?;
+    let mut receiver = Receiver::new(to, name, before, false)?;
+    missing.send(from, &mut receiver)?;
     let commits = receiver.finish(&last)?;
     Ok(Moved { from: before, to: Some(last), commits })
 }
@@ -360,11 +360,11 @@ fn transfer(
 /// States of the source of which the target has all commits. Looks up the last commit of each
 /// branch of the target. Of main, the receiving branch and temporary branches, also looks up older
 /// commits until the source has one.
-fn common(from: &Ids, (target, to): (&Db, &Ids), name: &str) -> Result<Vec<State>> {
-    let names = target.branches()?.into_iter().map(|info| info.name);
+fn common(from: &Ids, to: &Ids, name: &str) -> Result<Vec<State>> {
+    let names = to.db().branches()?.into_iter().map(|info| info.name);
     let mut states = Vec::new();
     for there in names.chain([MAIN.to_owned()]) {
-        let branch = match target.branch(&there) {
+        let branch = match to.db().branch(&there) {
             // It was deleted since it was listed.
             Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => continue,
             branch => branch?,

@@ -604,6 +604,29 @@ pub enum InvalidInput {
         /// The id of the commit.
         id: String,
     },
+    /// The store has no commit with this id.
+    #[error("the store has no commit {id}; fetch it, or import it before the commits that need it")]
+    NoCommit {
+        /// The id.
+        id: String,
+    },
+    /// The keys of an imported commit were not passed in ascending order.
+    #[error(
+        "the keys of keyspace {keyspace:?} are not in ascending order; pass the changes of an \
+         imported commit sorted by key, each key once"
+    )]
+    ImportOrder {
+        /// The keyspace.
+        keyspace: String,
+    },
+    /// A reader yielded another number of bytes than announced.
+    #[error("the value has {bytes} bytes, but {expected_bytes} were announced")]
+    ValueLength {
+        /// The number of bytes that the reader yielded.
+        bytes: u64,
+        /// The number that was announced.
+        expected_bytes: u64,
+    },
     /// There is no remote with this name.
     #[error("there is no remote {name:?}; Db::add_remote (`plimsoll remote add`) adds one")]
     NoRemote {

@@ -40,6 +40,7 @@ mod forms;
 mod handles;
 mod held_log;
 mod held_walks;
+mod import_history;
 mod in_memory;
 mod io;
 mod large;

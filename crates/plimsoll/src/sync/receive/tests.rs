@@ -25,16 +25,16 @@ fn history() -> Db {
 
 fn everything(db: &Db, ids: &Ids) -> Missing {
     let tip = ids.tip_of(&db.main()).unwrap().unwrap();
-    Missing::new(db, ids, tip.state(), &[]).unwrap()
+    Missing::new(ids, tip.state(), &[]).unwrap()
 }
 
 /// Fails with [`Error::Cancelled`] after `left` commits.
-struct Stopping<'r> {
-    receiver: Receiver<'r>,
+struct Stopping {
+    receiver: Receiver,
     left: usize,
 }
 
-impl CommitSink for Stopping<'_> {
+impl CommitSink for Stopping {
     fn commit(
         &mut self,
         head: &Head<'_>,
@@ -52,9 +52,9 @@ fn an_interrupted_transfer_is_continued() {
     for left in 0..11 {
         let target = store();
         let to = Ids::open(&target).unwrap();
-        let receiver = Receiver::new(&target, &to, "main", None, false).unwrap();
+        let receiver = Receiver::new(&to, "main", None, false).unwrap();
         let mut stopping = Stopping { receiver, left };
-        let sent = everything(&source, &from).send(&source, &from, &mut stopping);
+        let sent = everything(&source, &from).send(&from, &mut stopping);
         assert_eq!(sent.is_err(), left < 11, "{left}");
         stopping.receiver.wait().unwrap();
         drop(stopping);
@@ -89,9 +89,9 @@ impl Sink for Forging<'_> {
     }
 }
 
-struct ForgedAt<'r>(Receiver<'r>, u64);
+struct ForgedAt(Receiver, u64);
 
-impl CommitSink for ForgedAt<'_> {
+impl CommitSink for ForgedAt {
     fn commit(
         &mut self,
         head: &Head<'_>,
@@ -110,9 +110,9 @@ fn a_commit_with_other_contents_is_refused() {
     let from = Ids::open(&source).unwrap();
     let target = store();
     let to = Ids::open(&target).unwrap();
-    let receiver = Receiver::new(&target, &to, "main", None, false).unwrap();
+    let receiver = Receiver::new(&to, "main", None, false).unwrap();
     let mut forged = ForgedAt(receiver, 3);
-    let sent = everything(&source, &from).send(&source, &from, &mut forged);
+    let sent = everything(&source, &from).send(&from, &mut forged);
     assert!(matches!(sent, Err(Error::Corrupt { .. })), "{sent:?}");
     assert_eq!(forged.0.received, 3);
 }
@@ -124,12 +124,12 @@ fn a_branch_that_moves_meanwhile_is_not_changed() {
     let target = store();
     let notes = target.keyspace("notes").unwrap();
     let to = Ids::open(&target).unwrap();
-    let mut receiver = Receiver::new(&target, &to, "main", None, false).unwrap();
+    let mut receiver = Receiver::new(&to, "main", None, false).unwrap();
     let own = target.put(&notes, "own", "1").unwrap();
     let moved = Error::from(InvalidInput::BranchMoved { name: "main".to_owned() });
-    let sent = everything(&source, &from).send(&source, &from, &mut receiver);
+    let sent = everything(&source, &from).send(&from, &mut receiver);
     assert_eq!(sent, Err(moved.clone()));
     assert_eq!(target.main().tip().unwrap(), target.commit_id(own).unwrap());
-    let stale = Receiver::new(&target, &to, "main", None, false).err();
+    let stale = Receiver::new(&to, "main", None, false).err();
     assert_eq!(stale, Some(moved));
 }

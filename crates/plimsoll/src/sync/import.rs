@@ -1,0 +1,454 @@
+//! Imports a history: commits with given parents, times and contents.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::io::Read;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::api::db::Db;
+use crate::api::snapshot::Snapshot;
+use crate::sync::commit_id::CommitId;
+use crate::sync::contents::{Bytes, Sink, damaged};
+use crate::sync::ids::{Ids, space};
+use crate::sync::receive::{Draft, Receiver};
+use crate::txn::payload::MAX_METADATA_BYTES;
+use crate::txn::transaction::fill;
+use crate::types::branches::check_users_name;
+use crate::types::error::{Error, Result};
+use crate::types::index_key::KeyBuffer;
+use crate::types::invalid_input::InvalidInput;
+use crate::types::keyspaces::Keyspace;
+use crate::types::times::to_micros;
+use crate::types::value::Value;
+
+/// The first byte of the key of a record of an import; the rest of the key follows.
+const RECORD: u8 = b'n';
+
+/// The first byte of the key of the id of an imported commit; its name in the source follows.
+const SOURCE: u8 = b's';
+
+/// The most commits of which an import knows the names in their source while they are not visible.
+const MAX_RECENT: usize = 256;
+
+/// The longest name of a commit in its source, and the longest key of a record of an import, in
+/// bytes.
+pub const MAX_SOURCE_BYTES: usize = 1024;
+
+/// An import of a history whose commits have given parents, times and contents, for example that of
+/// another version-control system. From [`Db::import_history`].
+///
+/// The parents of a commit must be imported before it. The ids of the commits depend only on what
+/// is imported, so importing the same history again has the same ids and writes nothing twice.
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # use plimsoll::*;
+/// # use std::time::{Duration, UNIX_EPOCH};
+/// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
+/// let notes = db.keyspace("notes")?;
+/// let day = |number: u64| UNIX_EPOCH + Duration::from_secs(86_400 * number);
+/// let mut import: HistoryImport = db.import_history("main")?;
+///
+/// let mut commit: ImportCommit = import.begin(&[], day(1), true)?;
+/// commit.put(&notes, "a", "one")?;
+/// let first = commit.commit()?;
+///
+/// let mut commit = import.begin(&[first], day(2), false)?;
+/// commit.put(&notes, "b", "side")?;
+/// let side = commit.commit()?;
+///
+/// let mut commit = import.begin(&[first, side], day(3), true)?;
+/// commit.put(&notes, "b", "side")?;
+/// let merge = commit.commit()?;
+///
+/// import.set_branch("side", &side)?;
+/// import.finish(&merge)?;
+/// assert_eq!(db.main().tip()?, Some(merge));
+/// assert_eq!(db.commit_parents(&merge)?, [first, side]);
+/// # Ok(())
+/// # }
+/// ```
+pub struct HistoryImport {
+    receiver: Receiver,
+    /// The names of the last commits in their source, and their ids. They are not visible yet.
+    recent: HashMap<Vec<u8>, CommitId>,
+}
+
+/// A commit of a [`HistoryImport`], until [`ImportCommit::commit`]. Its changes are those since its
+/// first parent. In each keyspace, keys must be passed in ascending order.
+pub struct ImportCommit<'i> {
+    import: &'i mut HistoryImport,
+    /// `None` once it was committed.
+    draft: Option<Draft>,
+    parents: Vec<CommitId>,
+    micros: u64,
+    metadata: Vec<u8>,
+    source: Option<Vec<u8>>,
+    /// The last key of each keyspace.
+    last_keys: HashMap<Arc<str>, Vec<u8>>,
+}
+
+impl Db {
+    /// Begins an import of a history into `branch`, which is created if it does not exist. Other
+    /// commits on this branch during the import are conflicts.
+    ///
+    /// The import creates temporary branches, whose names begin with `incoming/`, and deletes them
+    /// in [`HistoryImport::finish`]. Versions that become superseded meanwhile are kept until then.
+    ///
+    /// # Errors
+    /// [`InvalidInput::BranchName`]; the errors of [`Db::commit_id`].
+    pub fn import_history(&self, branch: &str) -> Result<HistoryImport> {
+        let ids = Ids::open(self)?;
+        let receiver = Receiver::of_any(&ids, branch, false)?;
+        Ok(HistoryImport { receiver, recent: HashMap::new() })
+    }
+
+    /// The ids of the parents of a commit, its first parent first.
+    ///
+    /// # Errors
+    /// [`InvalidInput::NoCommit`] if the store does not have the commit; the errors of
+    /// [`Db::find_commit`].
+    pub fn commit_parents(&self, id: &CommitId) -> Result<Vec<CommitId>> {
+        let ids = Ids::open(self)?;
+        ids.parents_of(id)?.ok_or_else(|| InvalidInput::NoCommit { id: id.to_string() }.into())
+    }
+
+    /// The id of the commit that was imported under a name, by [`ImportCommit::set_source`]; `None`
+    /// if there is none.
+    ///
+    /// # Errors
+    /// Errors of reads.
+    pub fn find_imported(&self, source: &[u8]) -> Result<Option<CommitId>> {
+        let key = [&[SOURCE], source].concat();
+        let id = Snapshot::newest(&self.store).get(&space(&self.store), key)?;
+        let id = id.map(|id| id.as_ref().try_into().map_err(|_| damaged())).transpose()?;
+        Ok(id.map(CommitId::from_bytes))
+    }
+
+    /// The value of a record that an import has stored, by [`ImportCommit::put_record`] or
+    /// [`Db::put_import_record`]; `None` if there is none. Records belong to this store: they are
+    /// on no branch, and are not exchanged with other stores.
+    ///
+    /// # Errors
+    /// Errors of reads.
+    pub fn import_record(&self, key: &[u8]) -> Result<Option<Value>> {
+        Snapshot::newest(&self.store).get(&space(&self.store), [&[RECORD], key].concat())
+    }
+
+    /// The keys and values of the records of imports whose keys begin with `prefix`, in order.
+    ///
+    /// # Errors
+    /// Errors of reads.
+    pub fn import_records(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let mut records = Vec::new();
+        let snapshot = Snapshot::newest(&self.store);
+        for row in snapshot.prefix(&space(&self.store), [&[RECORD], prefix].concat())? {
+            let (key, value) = row?;
+            records.push((key[1..].to_vec(), value.to_vec()));
+        }
+        Ok(records)
+    }
+
+    /// Stores a record of an import, or deletes it (`None`). It is no commit on any branch.
+    ///
+    /// # Errors
+    /// [`InvalidInput::KeyTooLong`]; errors of a commit.
+    pub fn put_import_record(&self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+        check_source(key)?;
+        let (space, key) = (space(&self.store), [&[RECORD], key].concat());
+        self.transact(|tx| match value {
+            Some(value) => tx.put(&space, &key, value),
+            None => tx.delete(&space, &key),
+        })
+    }
+}
+
+impl HistoryImport {
+    /// Begins a commit with the time and the parents of the original one. `is_on_branch` is whether
+    /// the commit is the last one of the branch that is imported, or is reached from that by
+    /// following only first parents. If not, the commit is stored on a temporary branch.
+    ///
+    /// # Errors
+    /// [`InvalidInput::NoCommit`] if the store does not have a parent;
+    /// [`InvalidInput::StateNotRetained`] if a parent's state is no longer retained;
+    /// [`InvalidInput::BranchMoved`] if another commit changed a branch; errors of commits.
+    pub fn begin(
+        &mut self,
+        parents: &[CommitId],
+        time: SystemTime,
+        is_on_branch: bool,
+    ) -> Result<ImportCommit<'_>> {
+        for parent in parents {
+            if self.receiver.place(parent)?.is_none() {
+                return Err(InvalidInput::NoCommit { id: parent.to_string() }.into());
+            }
+        }
+        let micros = to_micros(time);
+        let draft = self.receiver.begin_commit(parents, micros, is_on_branch)?;
+        Ok(ImportCommit {
+            import: self,
+            draft: Some(draft),
+            parents: parents.to_vec(),
+            micros,
+            metadata: Vec::new(),
+            source: None,
+            last_keys: HashMap::new(),
+        })
+    }
+
+    /// As [`Db::find_imported`]; also finds the last commits of this import.
+    ///
+    /// # Errors
+    /// Errors of reads.
+    pub fn find(&self, source: &[u8]) -> Result<Option<CommitId>> {
+        match self.recent.get(source) {
+            Some(id) => Ok(Some(*id)),
+            None => self.receiver.db.find_imported(source),
+        }
+    }
+
+    /// Makes a branch other than the imported one end with an imported commit. Creates the branch
+    /// if it does not exist. A branch that exists is replaced by a new one of the same name, so
+    /// that handles of the old one no longer work.
+    ///
+    /// # Errors
+    /// [`InvalidInput::NotFastForward`] if the branch has commits that `tip` does not contain;
+    /// [`InvalidInput::NoCommit`]; [`InvalidInput::StateNotRetained`]; errors of commits.
+    pub fn set_branch(&mut self, name: &str, tip: &CommitId) -> Result<()> {
+        check_users_name(name)?;
+        let receiver = &mut self.receiver;
+        receiver.settle()?;
+        if receiver.place(tip)?.is_none() {
+            return Err(InvalidInput::NoCommit { id: tip.to_string() }.into());
+        }
+        let (db, ids) = (&receiver.db, &receiver.ids);
+        match db.branch(name) {
+            Ok(branch) => {
+                let own = ids.tip_of(&branch)?.map(|place| place.id);
+                if own == Some(*tip) {
+                    return Ok(());
+                }
+                if let Some(own) = own
+                    && !receiver.descends(tip, &own)?
+                {
+                    return Err(InvalidInput::NotFastForward { branch: name.to_owned() }.into());
+                }
+                db.delete_branch(name)?;
+            }
+            Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => {}
+            Err(error) => return Err(error),
+        }
+        receiver.create(name, tip)
+    }
+
+    /// Makes the imported branch end with the commit `tip`. Deletes the temporary branches, with the
+    /// commits that no branch contains. Returns the number of commits that were imported.
+    ///
+    /// # Errors
+    /// [`InvalidInput::NotFastForward`] if the branch has commits that `tip` does not contain;
+    /// [`InvalidInput::BranchMoved`] if another commit changed the branch during the import;
+    /// [`InvalidInput::NoCommit`]; errors of commits.
+    pub fn finish(mut self, tip: &CommitId) -> Result<u64> {
+        let receiver = &mut self.receiver;
+        receiver.settle()?;
+        if receiver.place(tip)?.is_none() {
+            return Err(InvalidInput::NoCommit { id: tip.to_string() }.into());
+        }
+        if let Some(own) = receiver.target_tip()
+            && !receiver.descends(tip, &own)?
+        {
+            return Err(InvalidInput::NotFastForward { branch: receiver.name.clone() }.into());
+        }
+        self.receiver.finish(tip)
+    }
+
+    /// The number of commits that were imported so far, without those that the store had.
+    pub fn commits(&self) -> u64 {
+        self.receiver.received
+    }
+}
+
+impl ImportCommit<'_> {
+    /// Passes a change of a key to the transaction and to the hash.
+    ///
+    /// # Errors
+    /// [`InvalidInput::ImportOrder`]; those of `change`, after which the commit fails.
+    fn change(
+        &mut self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        change: impl FnOnce(&mut dyn Sink) -> Result<()>,
+    ) -> Result<()> {
+        let name = keyspace.name();
+        match self.last_keys.get_mut(name) {
+            Some(last) => {
+                if key.cmp(last) != Ordering::Greater {
+                    return Err(InvalidInput::ImportOrder { keyspace: name.to_owned() }.into());
+                }
+                last.clear();
+                last.extend_from_slice(key);
+            }
+            None => drop(self.last_keys.insert(name.into(), key.to_vec())),
+        }
+        let sink = &mut self.draft.as_mut().expect("it is not committed").sink;
+        let changed = change(sink);
+        // The hash may have the change, but not the transaction.
+        sink.tx.spoiled |= changed.is_err();
+        changed
+    }
+
+    /// Sets the value of a key. It does not expire, whatever the keyspace's time to live.
+    ///
+    /// # Errors
+    /// [`InvalidInput::ImportOrder`] if `key` is not greater than the previous one of the keyspace;
+    /// the errors of [`Transaction::put`](crate::Transaction::put).
+    pub fn put(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<()> {
+        let (name, key) = (keyspace.name(), key.as_ref());
+        let value = Bytes::Whole(value.as_ref());
+        self.change(keyspace, key, |sink| sink.put(name, key, None, value))
+    }
+
+    /// As [`ImportCommit::put`], with a value of `len` bytes from a reader.
+    ///
+    /// # Errors
+    /// As for [`ImportCommit::put`]; [`InvalidInput::ValueLength`] if the reader yields another
+    /// number of bytes; errors of the reader.
+    pub fn put_reader(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        len: u64,
+        value: &mut dyn Read,
+    ) -> Result<()> {
+        let (name, key) = (keyspace.name(), key.as_ref());
+        self.change(keyspace, key, |sink| {
+            let mut found = 0;
+            let mut next = |piece: &mut [u8]| {
+                let bytes = fill(value, piece)?;
+                found += bytes as u64;
+                Ok(bytes)
+            };
+            sink.put(name, key, None, Bytes::Pieces(len, &mut next))?;
+            match found == len {
+                true => Ok(()),
+                false => {
+                    Err(InvalidInput::ValueLength { bytes: found, expected_bytes: len }.into())
+                }
+            }
+        })
+    }
+
+    /// Deletes a key.
+    ///
+    /// # Errors
+    /// [`InvalidInput::ImportOrder`]; the errors of
+    /// [`Transaction::delete`](crate::Transaction::delete).
+    pub fn delete(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<()> {
+        let (name, key) = (keyspace.name(), key.as_ref());
+        self.change(keyspace, key, |sink| sink.delete(name, key))
+    }
+
+    /// Sets the metadata of the commit.
+    ///
+    /// # Errors
+    /// [`InvalidInput::MetadataTooLong`].
+    pub fn set_metadata(&mut self, metadata: &[u8]) -> Result<()> {
+        if metadata.len() > MAX_METADATA_BYTES {
+            let (bytes, limit_bytes) = (metadata.len() as u64, MAX_METADATA_BYTES as u64);
+            return Err(InvalidInput::MetadataTooLong { bytes, limit_bytes }.into());
+        }
+        self.metadata = metadata.to_vec();
+        Ok(())
+    }
+
+    /// Stores the name of the commit in its source, for [`Db::find_imported`]. It is no part of the
+    /// commit's id.
+    ///
+    /// # Errors
+    /// [`InvalidInput::KeyTooLong`] above [`MAX_SOURCE_BYTES`].
+    pub fn set_source(&mut self, source: &[u8]) -> Result<()> {
+        check_source(source)?;
+        self.source = Some([&[SOURCE], source].concat());
+        Ok(())
+    }
+
+    /// Stores a record with the commit, for [`Db::import_record`]. It is no part of the commit's
+    /// id.
+    ///
+    /// # Errors
+    /// [`InvalidInput::KeyTooLong`] above [`MAX_SOURCE_BYTES`]; errors of writes.
+    pub fn put_record(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        check_source(key)?;
+        self.write(&[&[RECORD], key].concat(), value)
+    }
+
+    /// Writes a record of the store itself, on no branch.
+    fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let space = self.import.receiver.ids.space();
+        let tx = &mut self.draft.as_mut().expect("it is not committed").sink.tx;
+        tx.space_to_put(space)?;
+        let key = KeyBuffer::new(tx.id_of(space)?, key)?;
+        tx.put_expiring(&key, value, None)
+    }
+
+    /// Commits. Returns the id of the commit, which is visible and durable after
+    /// [`HistoryImport::finish`]. If the store has a commit with this id, writes nothing.
+    ///
+    /// # Errors
+    /// [`InvalidInput::TransactionFailed`] if a change failed; [`InvalidInput::BranchMoved`] if
+    /// another commit changed the branch; errors of commits. After an error other than the first,
+    /// the import has to be begun again.
+    pub fn commit(mut self) -> Result<CommitId> {
+        let draft = self.draft.as_mut().expect("it is not committed");
+        if draft.sink.tx.spoiled {
+            return Err(InvalidInput::TransactionFailed.into());
+        }
+        let id = draft.sink.hash.id(&self.parents, self.micros, &self.metadata);
+        let source = self.source.take();
+        if self.import.receiver.place(&id)?.is_some() {
+            if let Some(source) = source
+                && self.import.find(&source[1..])? != Some(id)
+            {
+                let (db, ids) = (&self.import.receiver.db, &self.import.receiver.ids);
+                db.transact(|tx| tx.put(ids.space(), &source, id.as_bytes()))?;
+            }
+            return Ok(id);
+        }
+        if let Some(source) = &source {
+            self.write(source, id.as_bytes())?;
+        }
+        let draft = self.draft.take().expect("it is not committed");
+        self.import.receiver.end_commit(draft, id, &self.metadata)?;
+        if let Some(mut source) = source {
+            source.remove(0);
+            self.import.recent.insert(source, id);
+        }
+        if self.import.recent.len() >= MAX_RECENT {
+            self.import.receiver.settle()?;
+            self.import.recent.clear();
+        }
+        Ok(id)
+    }
+}
+
+impl Drop for ImportCommit<'_> {
+    fn drop(&mut self) {
+        if let Some(draft) = self.draft.take() {
+            self.import.receiver.abandon(draft);
+        }
+    }
+}
+
+fn check_source(key: &[u8]) -> Result<()> {
+    if key.len() > MAX_SOURCE_BYTES {
+        let (bytes, limit_bytes) = (key.len() as u64, MAX_SOURCE_BYTES as u64);
+        return Err(InvalidInput::KeyTooLong { bytes, limit_bytes }.into());
+    }
+    Ok(())
+}
