@@ -80,7 +80,7 @@ fn directory(
         old_bytes.as_deref().zip(before).map(|(bytes, id)| parse(bytes, &id, path)).transpose()?;
     let new =
         new_bytes.as_deref().zip(after).map(|(bytes, id)| parse(bytes, &id, path)).transpose()?;
-    let irregular = |tree: &Option<Tree<'_>>, id| {
+    let irregular = |tree: &Option<Tree<'_>>, id: Option<ObjectId>| {
         id.filter(|_| tree.as_ref().is_some_and(|tree| !tree.is_regular))
     };
     let (was, is) = (irregular(&old, before), irregular(&new, after));

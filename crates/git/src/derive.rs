@@ -1,7 +1,5 @@
 //! The root tree of a commit: that of its first parent with the commit's changes.
 
-use std::iter::Peekable;
-
 use crate::compare::parse;
 use crate::destination::Destination;
 use crate::error::Result;
@@ -65,18 +63,35 @@ fn changed(
     }
 }
 
-/// Makes trees.
-pub(crate) struct Derivation<'d, C: Iterator<Item = Result<Change>>> {
-    to: &'d mut Destination,
-    /// In the order of their paths.
-    changes: Peekable<C>,
-    /// Number of paths that are left out, because they lead through a file.
-    pub(crate) left_out: u64,
+/// The changes of a commit, in the order of their paths.
+pub(crate) trait Source {
+    /// The next change, whose content is written to the destination.
+    fn next(&mut self, to: &mut Destination) -> Result<Option<Change>>;
 }
 
-impl<'d, C: Iterator<Item = Result<Change>>> Derivation<'d, C> {
-    pub(crate) fn new(to: &'d mut Destination, changes: C) -> Self {
-        Self { to, changes: changes.peekable(), left_out: 0 }
+/// Makes trees.
+pub(crate) struct Derivation<'d, S> {
+    to: &'d mut Destination,
+    changes: S,
+    next: Option<Change>,
+    /// The first few paths that are left out, because they lead through a file.
+    left_out: Vec<Vec<u8>>,
+}
+
+impl<'d, S: Source> Derivation<'d, S> {
+    pub(crate) fn new(to: &'d mut Destination, mut changes: S) -> Result<Self> {
+        let next = changes.next(to)?;
+        Ok(Self { to, changes, next, left_out: Vec::new() })
+    }
+
+    /// The first few paths that are left out, because they lead through a file.
+    pub(crate) fn left_out(self) -> Vec<Vec<u8>> {
+        self.left_out
+    }
+
+    fn take(&mut self) -> Result<Option<Change>> {
+        let following = self.changes.next(self.to)?;
+        Ok(std::mem::replace(&mut self.next, following))
     }
 
     /// Writes the trees; returns the root tree. `base` is the first parent's.
@@ -102,18 +117,20 @@ impl<'d, C: Iterator<Item = Result<Change>>> Derivation<'d, C> {
         let mut old = old.iter().peekable();
         let mut new = Building { base: bytes, ..Building::default() };
         let mut irregular = None;
-        while let Some(next) = self.next_in(path)? {
+        while let Some(next) = self.next_in(path) {
             let (name, is_tree) = match next {
                 Next::Itself(tree) => {
                     irregular = tree;
-                    self.changes.next();
+                    self.take()?;
                     continue;
                 }
                 Next::Below(name) => (name, true),
                 Next::Entry(name) => (name, false),
             };
             while let Some(entry) = old.next_if(|entry| entry.place(&name, is_tree).is_lt()) {
-                self.left_out += new.copy(entry);
+                if !new.copy(entry) {
+                    self.leave_out(path, entry.name);
+                }
             }
             let before = old.next_if(|entry| entry.place(&name, is_tree).is_eq());
             let after = match is_tree {
@@ -127,7 +144,7 @@ impl<'d, C: Iterator<Item = Result<Change>>> Derivation<'d, C> {
                 }
                 false => {
                     let before = before.map(|entry| (entry.mode, entry.id()));
-                    match self.changes.next().transpose()? {
+                    match self.take()? {
                         Some(Change::Leaf { content, entry, .. }) => {
                             changed(before, content, entry)
                         }
@@ -136,11 +153,15 @@ impl<'d, C: Iterator<Item = Result<Change>>> Derivation<'d, C> {
                 }
             };
             if let Some((mode, id)) = after {
-                self.left_out += new.add(mode, &name, &id);
+                if !new.add(mode, &name, &id) {
+                    self.leave_out(path, &name);
+                }
             }
         }
         for entry in old {
-            self.left_out += new.copy(entry);
+            if !new.copy(entry) {
+                self.leave_out(path, entry.name);
+            }
         }
         if irregular.is_some() {
             return Ok(irregular);
@@ -153,30 +174,31 @@ impl<'d, C: Iterator<Item = Result<Change>>> Derivation<'d, C> {
         self.to.add_tree(made, base, &parts).map(Some)
     }
 
-    /// The next change in a directory.
-    fn next_in(&mut self, directory: &[u8]) -> Result<Option<Next>> {
-        if let Some(Err(_)) = self.changes.peek() {
-            self.changes.next().transpose()?;
+    fn leave_out(&mut self, directory: &[u8], name: &[u8]) {
+        let slash: &[u8] = if directory.is_empty() { b"" } else { b"/" };
+        if self.left_out.len() < 16 {
+            self.left_out.push([directory, slash, name].concat());
         }
-        let Some(Ok(change)) = self.changes.peek() else { return Ok(None) };
-        let Some(rest) = change.path().strip_prefix(directory) else { return Ok(None) };
+    }
+
+    /// The next change in a directory.
+    fn next_in(&self, directory: &[u8]) -> Option<Next> {
+        let change = self.next.as_ref()?;
+        let rest = change.path().strip_prefix(directory)?;
         if let Change::Directory { tree, .. } = change
             && rest.is_empty()
         {
-            return Ok(Some(Next::Itself(*tree)));
+            return Some(Next::Itself(*tree));
         }
         let rest = match directory.is_empty() {
             true => rest,
-            false => match rest.strip_prefix(b"/") {
-                Some(rest) => rest,
-                None => return Ok(None),
-            },
+            false => rest.strip_prefix(b"/")?,
         };
-        Ok(Some(match rest.iter().position(|&byte| byte == b'/') {
+        Some(match rest.iter().position(|&byte| byte == b'/') {
             Some(slash) => Next::Below(rest[..slash].to_vec()),
             None if matches!(change, Change::Directory { .. }) => Next::Below(rest.to_vec()),
             None => Next::Entry(rest.to_vec()),
-        }))
+        })
     }
 }
 
@@ -201,14 +223,14 @@ struct Building<'b> {
 }
 
 impl Building<'_> {
-    /// Copies an entry of the base. Returns the number of entries that are left out.
-    fn copy(&mut self, entry: &Entry<'_>) -> u64 {
+    /// Copies an entry of the base. Returns whether it has a place.
+    fn copy(&mut self, entry: &Entry<'_>) -> bool {
         let Some(bytes) = entry.regular_bytes() else {
             let mode = if entry.mode.is_tree() { Mode::TREE } else { entry.mode };
             return self.add(mode, entry.name, &entry.id());
         };
         if self.is_in_the_way(entry.name, entry.mode.is_tree()) {
-            return 1;
+            return false;
         }
         self.bytes.extend_from_slice(bytes);
         let offset = bytes.as_ptr().addr() - self.base.as_ptr().addr();
@@ -218,13 +240,13 @@ impl Building<'_> {
             }
             _ => self.parts.push(Part::Copy { offset, bytes: bytes.len() }),
         }
-        0
+        true
     }
 
-    /// Adds an entry. Returns the number of entries that are left out.
-    fn add(&mut self, mode: Mode, name: &[u8], id: &ObjectId) -> u64 {
+    /// Adds an entry. Returns whether it has a place.
+    fn add(&mut self, mode: Mode, name: &[u8], id: &ObjectId) -> bool {
         if self.is_in_the_way(name, mode.is_tree()) {
-            return 1;
+            return false;
         }
         let offset = self.bytes.len();
         tree::append(&mut self.bytes, mode, name, id);
@@ -233,7 +255,7 @@ impl Building<'_> {
             Some(Part::Insert { bytes, .. }) => *bytes += length,
             _ => self.parts.push(Part::Insert { offset, bytes: length }),
         }
-        0
+        true
     }
 
     /// Whether the name is that of a directory, and a file has it.

@@ -1,6 +1,6 @@
 //! The repository that an export writes to: its objects, and a pack of new ones.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use crate::object_id::ObjectId;
 use crate::objects::Objects;
 use crate::pack::{Pack, Part};
 use crate::process::Git;
+use crate::whole::{malformed, tree_of};
 
 /// Maximum number of ids in one generation of [`Recent`].
 const RECENT_MAX: usize = 32_768;
@@ -24,6 +25,8 @@ pub(crate) struct Destination {
     objects: Objects,
     pack: Pack,
     recent: Recent,
+    /// The root trees of the commits in the pack.
+    roots: HashMap<ObjectId, ObjectId>,
     /// Number of objects that were written.
     pub(crate) written: u64,
 }
@@ -38,6 +41,7 @@ impl Destination {
             objects: Objects::open(git)?,
             pack: Pack::new(format, folder)?,
             recent: Recent::default(),
+            roots: HashMap::new(),
             written: 0,
         })
     }
@@ -63,12 +67,21 @@ impl Destination {
         self.objects.tree(id)
     }
 
-    /// The bytes of an object that the repository has.
-    pub(crate) fn read(&mut self, id: &ObjectId) -> Result<(Kind, Vec<u8>)> {
-        if self.pack.has(id) {
-            self.flush()?;
+    /// The root tree of a commit that was written, or that the repository has.
+    pub(crate) fn root_of(&mut self, commit: &ObjectId) -> Result<ObjectId> {
+        if let Some(root) = self.roots.get(commit) {
+            return Ok(*root);
         }
-        self.objects.read(id)
+        let (_, bytes) = self.objects.read(commit)?;
+        tree_of(&bytes).ok_or_else(|| malformed(commit))
+    }
+
+    /// Writes a commit with this root tree.
+    pub(crate) fn add_commit(&mut self, bytes: &[u8], root: ObjectId) -> Result<ObjectId> {
+        let id = self.format.id(Kind::Commit, bytes);
+        // Before the pack may be flushed, which forgets it.
+        self.roots.insert(id, root);
+        self.add(Kind::Commit, bytes)
     }
 
     /// Writes an object, unless it was written lately.
@@ -113,6 +126,7 @@ impl Destination {
     /// Adds the written objects to the repository.
     pub(crate) fn flush(&mut self) -> Result<()> {
         let next = Pack::new(self.format, &self.folder)?;
+        self.roots.clear();
         std::mem::replace(&mut self.pack, next).finish(&self.git)
     }
 }

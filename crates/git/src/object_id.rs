@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// The id of a Git object: 40 hexadecimal digits (SHA-1) or 64 (SHA-256).
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId {
     digits: [u8; 64],
     length: u8,

@@ -164,11 +164,6 @@ impl<'a> Tree<'a> {
         self.is_regular &= extras.is_empty();
         self.entries.sort_by(order);
     }
-
-    /// The entry with a name.
-    pub(crate) fn find(&self, name: &[u8]) -> Option<&Entry<'a>> {
-        self.entries.iter().find(|entry| entry.name == name)
-    }
 }
 
 fn first(bytes: &[u8], format: Format) -> Option<(Entry<'_>, &[u8])> {
