@@ -152,10 +152,10 @@ impl<'d, S: Source> Derivation<'d, S> {
                     }
                 }
             };
-            if let Some((mode, id)) = after {
-                if !new.add(mode, &name, &id) {
-                    self.leave_out(path, &name);
-                }
+            if let Some((mode, id)) = after
+                && !new.add(mode, &name, &id)
+            {
+                self.leave_out(path, &name);
             }
         }
         for entry in old {

@@ -120,6 +120,15 @@ pub enum Error {
         /// What to do.
         why: &'static str,
     },
+    /// The store has commits of another origin: import into a new store.
+    #[error(
+        "the store already has {what}; import the whole repository into a new store, without \
+         mixing the two kinds of import"
+    )]
+    NotEmpty {
+        /// What it has.
+        what: &'static str,
+    },
     /// The exported commit has another id than the imported one.
     #[error(
         "cannot export commit {commit}: its contents in the store give another id; verify the \

@@ -2,7 +2,8 @@
 //! itself, which are on no branch.
 //!
 //! ```text
-//! "git/head"               JSON: "ref", "commit": where main was imported from; "format"
+//! "git/begun"              the commit that main was to be imported from at first
+//! "git/head"               JSON: "ref", "commit": where main was imported from
 //! "git/ref/" name          JSON: "id"; "symref"; "branch": the branch in the store
 //! "git/object/" id         kind (u8), bytes: a tag, or an object that only tags lead to
 //! "git/own/" commit id     the id of the Git commit of a commit that was made in the store
@@ -38,6 +39,7 @@ pub(crate) const OBJECTS: &str = "git.objects";
 /// The key of the irregular root tree, which is less than each path.
 pub(crate) const ROOT_KEY: &[u8] = b"\0";
 
+const BEGUN: &[u8] = b"git/begun";
 const HEAD: &[u8] = b"git/head";
 const REF: &str = "git/ref/";
 const OBJECT: &[u8] = b"git/object/";
@@ -66,6 +68,16 @@ pub(crate) struct Ref {
 
 fn damaged() -> Error {
     Error::Bookmark { keyspace: "of the store's own records" }
+}
+
+/// The commit that main was to be imported from when the first import began.
+pub(crate) fn begun(db: &Db) -> Result<Option<ObjectId>> {
+    let value = db.import_record(BEGUN)?;
+    value.map(|value| ObjectId::of_bytes(&value).ok_or_else(damaged)).transpose()
+}
+
+pub(crate) fn put_begun(db: &Db, commit: &ObjectId) -> Result<()> {
+    Ok(db.put_import_record(BEGUN, Some(&commit.to_bytes()))?)
 }
 
 pub(crate) fn head(db: &Db) -> Result<Option<Head>> {

@@ -204,7 +204,7 @@ mod tests {
     fn regular_trees_are_recognized() {
         let good =
             tree(&[("100644", b"a"), ("100664", b"a.c"), ("40000", b"a0"), ("120000", b"b")]);
-        assert_eq!(names(&good).1, true);
+        assert!(names(&good).1);
         let good = tree(&[("100644", b"a.c"), ("40000", b"a"), ("160000", b"a0")]);
         assert_eq!(names(&good), (vec!["a.c".into(), "a".into(), "a0".into()], true, 0));
         assert_eq!(names(b""), (vec![], true, 0));
@@ -212,7 +212,8 @@ mod tests {
 
     #[test]
     fn irregular_trees_are_recognized() {
-        let cases: [(&[(&str, &[u8])], usize, usize); 7] = [
+        type Entries = &'static [(&'static str, &'static [u8])];
+        let cases: [(Entries, usize, usize); 7] = [
             (&[("100644", b"b"), ("100644", b"a")], 2, 0),
             (&[("040000", b"a")], 1, 0),
             (&[("0100644", b"a")], 1, 0),

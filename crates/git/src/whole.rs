@@ -92,16 +92,23 @@ impl<'a> WholeImport<'a> {
     ///
     /// # Errors
     /// [`Error::Incomplete`] for a shallow or partial clone; [`Error::OtherRepository`] if the
-    /// store has the history of another repository; errors of git and of the store.
+    /// store has the history of another repository; [`Error::NotEmpty`] if it has other commits;
+    /// errors of git and of the store.
     pub fn open(db: &'a Db, repository: &Repository) -> Result<Option<Self>> {
         let git = repository.whole_git()?;
         let mut objects = Objects::open(&git)?;
         let old = records::head(db)?;
-        if let Some(old) = &old
-            && objects.find(&old.commit)?.is_none()
-        {
-            let path = repository.path().to_owned();
-            return Err(Error::OtherRepository { path, commit: old.commit });
+        let begun = records::begun(db)?;
+        for commit in old.iter().map(|old| old.commit).chain(begun) {
+            if objects.find(&commit)?.is_none() {
+                return Err(Error::OtherRepository { path: repository.path().to_owned(), commit });
+            }
+        }
+        if begun.is_none() {
+            if db.main().tip()?.is_some() {
+                return Err(Error::NotEmpty { what: "commits on main" });
+            }
+            records::put_begun(db, repository.tip())?;
         }
         let head = Head { name: main_ref(&git, repository)?, commit: *repository.tip() };
         let known = records::refs(db)?;
