@@ -14,7 +14,7 @@ use crate::process::Git;
 use crate::whole::{malformed, tree_of};
 
 /// Maximum number of ids in one generation of [`Recent`].
-const RECENT_MAX: usize = 32_768;
+const RECENT_MAX: usize = 16_384;
 
 /// Writes objects.
 #[derive(Debug)]

@@ -317,7 +317,8 @@ impl<'a> Export<'a> {
             None => {
                 let commit = self.commit_at(self.glsn_of(id)?)?;
                 let metadata = serde_json::from_slice(commit.metadata()?).unwrap_or_default();
-                self.imported(&metadata, id)?
+                let claimed = self.claimed(&metadata, id)?;
+                claimed.filter(|(_, is_certain)| *is_certain).map(|(claimed, _)| claimed)
             }
         };
         if let Some(known) = known {
@@ -333,51 +334,83 @@ impl<'a> Export<'a> {
         self.known.insert(id, git);
     }
 
-    /// The id that an imported commit had; `None` if the commit was made in the store.
-    fn imported(&self, metadata: &Value, id: &CommitId) -> Result<Option<ObjectId>> {
+    /// The id that the commit had according to its metadata, and whether this store imported it.
+    /// Otherwise the metadata may have been copied from another commit. In a clone of a store, no
+    /// commit is recorded as imported.
+    fn claimed(&self, metadata: &Value, id: &CommitId) -> Result<Option<(ObjectId, bool)>> {
         let claimed = metadata["commit"].as_str().and_then(|id| ObjectId::parse(id.as_bytes()));
         let Some(claimed) = claimed else { return Ok(None) };
-        let found = self.db.find_imported(&claimed.to_bytes())?;
-        Ok(Some(claimed).filter(|_| found.as_ref() == Some(id)))
+        Ok(match self.db.find_imported(&claimed.to_bytes())? {
+            Some(found) if found == *id => Some((claimed, true)),
+            Some(_) => None,
+            None => Some((claimed, false)),
+        })
     }
 
     fn export(&mut self, commit: &Commit, id: &CommitId, parents: &[ObjectId]) -> Result<()> {
         let metadata: Value = serde_json::from_slice(commit.metadata()?).unwrap_or_default();
-        let imported = self.imported(&metadata, id)?;
-        let whole = match &imported {
-            Some(imported) => self.write_whole(commit, imported)?,
+        let base = parents.first().map(|parent| self.to.root_of(parent)).transpose()?;
+        let again = match self.claimed(&metadata, id)? {
+            Some((claimed, is_certain)) => {
+                let made = self.imported(commit, &metadata, claimed, base);
+                match made {
+                    Err(Error::NotReproduced { .. }) if !is_certain => None,
+                    made => Some((made?, is_certain)),
+                }
+            }
             None => None,
         };
-        let base = parents.first().map(|parent| self.to.root_of(parent)).transpose()?;
-        let unfit = &mut self.counts.unfit;
-        let mut left_out = |path: &[u8]| unfit.add(|| path.to_vec());
-        let changes =
-            ChangedPaths::open(commit, imported.is_some(), base, &mut self.to, &mut left_out)?;
-        let mut derivation = Derivation::new(&mut self.to, changes)?;
-        let root = derivation.root(base)?;
-        for path in derivation.left_out() {
-            self.counts.unfit.add(|| path.clone());
-        }
-        let bytes = match imported {
-            Some(imported) => {
-                let rebuilt = commit_text::of_imported(&metadata, &root);
-                let is_equal = |bytes: &Vec<u8>| {
-                    self.to.format.id(Kind::Commit, bytes) == imported
-                        && tree_of(bytes) == Some(root)
-                };
-                let bytes = rebuilt.into_iter().chain(whole).find(is_equal);
-                bytes.ok_or(Error::NotReproduced { commit: imported })?
+        let ((bytes, root), is_recorded) = match again {
+            Some(again) => again,
+            None => {
+                let root = self.root(commit, false, base)?;
+                ((commit_text::of_own(commit, &root, parents)?, root), false)
             }
-            None => commit_text::of_own(commit, &root, parents)?,
         };
         let git = self.to.add_commit(&bytes, root)?;
-        if imported.is_none() && records::own(self.db, id)? != Some(git) {
+        if !is_recorded && records::own(self.db, id)? != Some(git) {
             records::put_own(self.db, id, &git)?;
         }
         self.remember(*id, git);
         self.counts.commits += 1;
         self.counts.objects = self.to.written;
         Ok(())
+    }
+
+    /// Writes the objects of an imported commit. Returns its bytes and its root tree.
+    fn imported(
+        &mut self,
+        commit: &Commit,
+        metadata: &Value,
+        id: ObjectId,
+        base: Option<ObjectId>,
+    ) -> Result<(Vec<u8>, ObjectId)> {
+        let whole = self.write_whole(commit, &id)?;
+        let root = self.root(commit, true, base)?;
+        let is_equal = |bytes: &Vec<u8>| {
+            self.to.format.id(Kind::Commit, bytes) == id && tree_of(bytes) == Some(root)
+        };
+        let rebuilt = commit_text::of_imported(metadata, &root);
+        let bytes = rebuilt.into_iter().chain(whole).find(is_equal);
+        Ok((bytes.ok_or(Error::NotReproduced { commit: id })?, root))
+    }
+
+    /// Writes the trees and contents of a commit. Returns its root tree.
+    fn root(
+        &mut self,
+        commit: &Commit,
+        is_imported: bool,
+        base: Option<ObjectId>,
+    ) -> Result<ObjectId> {
+        let unfit = &mut self.counts.unfit;
+        let mut left_out = |path: &[u8]| unfit.add(|| path.to_vec());
+        let changes = ChangedPaths::open(commit, is_imported, base, &mut self.to, &mut left_out)?;
+        let mut derivation = Derivation::new(&mut self.to, changes)?;
+        let root = derivation.root(base)?;
+        for path in derivation.left_out() {
+            self.counts.unfit.add(|| path.clone());
+        }
+        Ok(root)
     }
 
     /// Writes the objects that an imported commit keeps whole. Returns the bytes of the commit if

@@ -13,7 +13,7 @@ use crate::object_id::ObjectId;
 use crate::process::{Git, Input, Process};
 
 /// Maximum number of bytes of the cached trees.
-const CACHE_BYTES: usize = 16 << 20;
+const CACHE_BYTES: usize = 8 << 20;
 
 /// A reader of objects.
 #[derive(Debug)]
@@ -152,7 +152,7 @@ impl Trees {
     fn put(&mut self, id: ObjectId, tree: Arc<[u8]>) {
         // The map itself takes some hundred bytes.
         let bytes = tree.len() + 256;
-        if bytes > CACHE_BYTES / 8 {
+        if bytes > CACHE_BYTES / 4 {
             return;
         }
         if self.young_bytes + bytes > CACHE_BYTES / 2 {

@@ -15,7 +15,7 @@ use crate::object_id::ObjectId;
 use crate::process::{Git, Input};
 
 /// A full pack has this many objects, or this many bytes.
-const OBJECTS_MAX: usize = 65_536;
+const OBJECTS_MAX: usize = 32_768;
 const BYTES_MAX: u64 = 256 << 20;
 
 /// Maximum number of deltas between an object and one that is stored whole.

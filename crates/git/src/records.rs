@@ -6,8 +6,8 @@
 //! "git/head"               JSON: "ref", "commit": where main was imported from
 //! "git/ref/" name          JSON: "id"; "symref"; "branch": the branch in the store
 //! "git/object/" id         kind (u8), bytes: a tag, or an object that only tags lead to
-//! "git/own/" commit id     the id of the Git commit of a commit that was made in the store
-//! "git/made/" id           the commit that was made in the store
+//! "git/own/" commit id     the id of the Git commit of a commit that was not imported here
+//! "git/made/" id           that commit
 //! ```
 //!
 //! Ids in keys and values are bytes, in JSON hexadecimal.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use plimsoll::{Db, Options};
-use plimsoll_git::{Counts, Export, ExportCounts, Repository as Opened, WholeImport};
+use plimsoll_git::{Counts, Error, Export, ExportCounts, Repository as Opened, WholeImport};
 
 use crate::repository::{Change, Repository, Script, put};
 use crate::run::Folder;
@@ -113,8 +113,8 @@ fn merges_of_all_shapes_return() {
     let foxtrot = commit("main", &[right, octopus], "foxtrot");
     commit("unrelated", &[], "unrelated");
     commit("main", &[foxtrot], "end");
-    // Two branches with the same commit, and one behind main.
     repository.fast_import(stream.as_bytes());
+    // Two branches with the same commit, and one behind main.
     repository.git(&["branch", "same", "a"]);
     repository.git(&["branch", "behind", "main~2"]);
     let (store, copy) = round_trip(&folder, &repository);
@@ -561,4 +561,97 @@ fn own_commits_become_git_commits() {
 
 fn files_of(db: &Db) -> plimsoll::Keyspace {
     db.keyspace("default").unwrap()
+}
+
+#[test]
+fn clone_of_the_store_exports_the_same_commits() {
+    let folder = Folder::new();
+    let repository = folder.repository("repository");
+    let mut script = Script::new(14);
+    script.awkward_history(25);
+    repository.fast_import(&script.into_stream());
+    let (store, copy) = (folder.at("store"), folder.at("copy.git"));
+    import_all(repository.path(), &store).unwrap();
+    // A commit whose metadata is that of another one.
+    let db = open(&store);
+    let newest = db.main().tip().unwrap().unwrap();
+    let newest = db.find_commit(&newest).unwrap().unwrap();
+    let metadata = db.log().commit(newest).unwrap().unwrap().metadata().unwrap().to_vec();
+    let mut tx = db.begin();
+    tx.put(&files_of(&db), "added", "here").unwrap();
+    tx.set_metadata(&metadata).unwrap();
+    tx.commit().unwrap();
+    db.close().unwrap();
+    let options = Options::new().memory_bytes(32 << 20);
+    drop(Db::clone_store(&store, folder.at("clone"), options).unwrap());
+    for store in [&store, &folder.at("clone")] {
+        assert_eq!(export(store, &copy).unfit.count, 0);
+        let copy = Repository::at(&copy);
+        assert_eq!(copy.ask(&["rev-parse", "main~1"]), repository.ask(&["rev-parse", "main"]));
+        assert_eq!(copy.ask(&["show", "main:added"]), "here");
+    }
+}
+
+#[test]
+fn import_refuses_incomplete_repositories_and_other_stores() {
+    let folder = Folder::new();
+    let repository = folder.repository("repository");
+    for number in 0..3_u8 {
+        repository.commit("c", &[("a", &[number])]);
+    }
+    let shallow = folder.at("shallow");
+    let url = format!("file://{}", repository.path());
+    repository.git(&["clone", "--quiet", "--depth=1", &url, &shallow]);
+    let error = |path: &str, store: &str| {
+        let opened = Opened::open(Path::new(path), "HEAD").unwrap();
+        WholeImport::open(&open(store), &opened).unwrap_err()
+    };
+    let refused = error(&shallow, &folder.at("store"));
+    assert!(matches!(refused, Error::Incomplete { .. }), "{refused}");
+    crate::run::import(repository.path(), "HEAD", &folder.at("lines"));
+    let refused = error(repository.path(), &folder.at("lines"));
+    assert!(matches!(refused, Error::NotEmpty { .. }), "{refused}");
+    import_all(repository.path(), &folder.at("store")).unwrap();
+    let other = folder.repository("other");
+    other.commit("other", &[("b", b"1")]);
+    let refused = error(other.path(), &folder.at("store"));
+    assert!(matches!(refused, Error::OtherRepository { .. }), "{refused}");
+    let refused = crate::run::import_into(repository.path(), "HEAD", &folder.at("store"), "k");
+    assert!(matches!(refused.unwrap_err(), Error::NotEmpty { .. }));
+}
+
+#[test]
+fn export_refuses_to_replace_foreign_commits() {
+    let folder = Folder::new();
+    let repository = folder.repository("repository");
+    repository.commit("one", &[("a", b"1")]);
+    let (store, copy) = round_trip(&folder, &repository);
+    let work = Repository::at(&folder.at("work"));
+    repository.git(&["clone", "--quiet", &copy, work.path()]);
+    work.commit("foreign", &[("a", b"2")]);
+    work.git(&["push", "--quiet", "origin", "main"]);
+    let db = open(&store);
+    db.put(&files_of(&db), "a", "3").unwrap();
+    for is_forced in [false, true] {
+        let mut export = Export::open(&db, Path::new(&copy)).unwrap();
+        while export.next_commit().unwrap() {}
+        match (export.finish(is_forced), is_forced) {
+            (Err(Error::Diverged { .. }), false) | (Ok(_), true) => {}
+            (other, _) => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(Repository::at(&copy).ask(&["show", "main:a"]), "3");
+    // A branch that is checked out, and folders that are no repositories.
+    let to = |path: &str| {
+        let mut export = Export::open(&db, Path::new(path))?;
+        while export.next_commit()? {}
+        export.finish(true)
+    };
+    for path in [work.path().to_owned(), folder.at("."), store.clone()] {
+        let refused = to(&path).unwrap_err();
+        assert!(
+            matches!(refused, Error::Destination { .. } | Error::NotARepository { .. }),
+            "{refused}"
+        );
+    }
 }
