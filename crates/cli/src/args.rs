@@ -38,7 +38,7 @@ use crate::size::parse_size;
 
 pub(crate) use self::archive::Archive;
 pub(crate) use self::branches::{Branch, BranchCreate, BranchDelete, BranchRename, OnBranch};
-pub(crate) use self::bring::{Import, ImportGit, Load};
+pub(crate) use self::bring::{Export, ExportGit, Import, ImportGit, Load};
 pub(crate) use self::care::{Backup, Recover, Verify};
 pub(crate) use self::cursors::{Cursor, CursorAdvance, CursorCreate, CursorDrop};
 pub(crate) use self::dump::{Dump, Restore};
@@ -70,8 +70,8 @@ Exit codes:
   does not answer
   7    conflict with another transaction: run the command again
   8    the store is locked: another process has it for itself, or 64 processes share it (see --wait)
-  130  stopped by Ctrl-C or SIGTERM: import, load, batch, backup, archive, restore and verify of \
-  an archive, dump, replay, watch, log --follow (what was committed is kept); the signal kills \
+  130  stopped by Ctrl-C or SIGTERM: import, export, load, batch, backup, archive, restore and \
+  verify of an archive, dump, replay, watch, log --follow (what was committed is kept); the signal kills \
   other commands
 
 Commands that only read (get, scan, count, history, log without --ids, diff, watch, stat, verify, \
@@ -170,6 +170,9 @@ pub(crate) enum Command {
     /// Bring a history from elsewhere into a store
     #[command(subcommand)]
     Import(Import),
+    /// Write the history of a store elsewhere
+    #[command(subcommand)]
+    Export(Export),
     /// Load rows of a CSV, TSV or JSON-lines file
     Load(Load),
     /// Print the value of a key

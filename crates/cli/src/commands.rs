@@ -12,6 +12,7 @@ mod delete;
 mod diff;
 mod dump;
 mod expiry;
+mod export;
 mod get;
 mod history;
 mod import;
@@ -40,7 +41,7 @@ mod verify;
 mod warm;
 mod watch;
 
-use crate::args::{Cli, Command, Import};
+use crate::args::{Cli, Command, Export, Import};
 use crate::exit::Outcome;
 use crate::output::Output;
 
@@ -49,6 +50,7 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
     let globals = &cli.globals;
     match cli.command {
         Command::Import(Import::Git(args)) => import::run(globals, &args, output),
+        Command::Export(Export::Git(args)) => export::run(globals, &args, output),
         Command::Load(args) => load::run(globals, &args, output),
         Command::Get(args) => get::run(globals, args, output),
         Command::Put(args) => put::run(globals, args, output),

@@ -164,9 +164,16 @@ impl From<plimsoll_git::Error> for Failure {
         use plimsoll_git::Error as Git;
         let (exit, advice) = match &error {
             Git::Store(store) => return store.clone().into(),
-            Git::NotARepository { .. } | Git::NoBranch { .. } | Git::Ambiguous { .. } => {
-                (Exit::Usage, None)
+            Git::NotARepository { .. }
+            | Git::NoBranch { .. }
+            | Git::Ambiguous { .. }
+            | Git::Incomplete { .. }
+            | Git::NotEmpty { .. }
+            | Git::Destination { .. } => (Exit::Usage, None),
+            Git::Diverged { .. } => {
+                (Exit::Usage, Some("`--force` moves the branches and tags nevertheless."))
             }
+            Git::NotReproduced { .. } => (Exit::Corrupt, None),
             Git::NoCommits { .. } => {
                 (Exit::Usage, Some("`--branch NAME` imports the history of another branch."))
             }

@@ -158,14 +158,14 @@ impl<'a> Applier<'a> {
     }
 }
 
-fn unreadable(error: &dyn std::fmt::Display) -> Error {
+pub(crate) fn unreadable(error: &dyn std::fmt::Display) -> Error {
     Error::unreadable(format!("cannot read a file's content from git: {error}"))
 }
 
 /// Records an error of the reader, which `put_reader` would otherwise report as a store error.
-struct Watched<R> {
-    inner: R,
-    failed: Option<String>,
+pub(crate) struct Watched<R> {
+    pub(crate) inner: R,
+    pub(crate) failed: Option<String>,
 }
 
 impl<R: Read> Read for Watched<R> {

@@ -32,6 +32,9 @@ struct Metadata<'a> {
     committer: Person,
     message: String,
     parents: Vec<&'a str>,
+    /// The headers after the committer, for example a signature.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    headers: &'a str,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     message_cut: bool,
     #[serde(skip_serializing_if = "Undecoded::is_empty")]
@@ -103,6 +106,7 @@ pub(crate) fn parse(id: ObjectId, object: &[u8], cut: bool) -> Option<Commit> {
         committer,
         message,
         parents,
+        headers: further_headers(headers),
         message_cut: cut,
         undecoded: Undecoded {
             encoding: encoding_name.map(|name| String::from_utf8_lossy(name).into_owned()),
@@ -114,6 +118,19 @@ pub(crate) fn parse(id: ObjectId, object: &[u8], cut: bool) -> Option<Commit> {
     Some(Commit { id, tree: tree?, time, metadata: fit(metadata) })
 }
 
+/// The headers after the committer; empty if they are not UTF-8.
+fn further_headers(headers: &[u8]) -> &str {
+    let mut rest = headers.split_inclusive(|&byte| byte == b'\n');
+    let mut bytes = 0;
+    for line in &mut rest {
+        bytes += line.len();
+        if line.starts_with(b"committer ") {
+            return std::str::from_utf8(&headers[bytes..]).unwrap_or_default();
+        }
+    }
+    ""
+}
+
 /// Encodes metadata as JSON; shortens the message until it fits, then drops everything else.
 fn fit(mut metadata: Metadata<'_>) -> Vec<u8> {
     loop {
@@ -123,6 +140,10 @@ fn fit(mut metadata: Metadata<'_>) -> Vec<u8> {
             return json;
         }
         metadata.message_cut = true;
+        if !metadata.headers.is_empty() {
+            metadata.headers = "";
+            continue;
+        }
         if let Some(bytes) = &mut metadata.undecoded.message {
             // Two digits per byte.
             let keep = bytes.len().saturating_sub(surplus.max(256)) & !1;
@@ -216,6 +237,7 @@ mod tests {
             "committer": {"name": "Bob", "email": "bob@x.org", "date": "2024-01-31T06:30:04-05:30"},
             "message": "subject\n\nbody\n",
             "parents": [parent],
+            "headers": "gpgsig -----BEGIN\n author fake <x> 1 +0000",
         });
         assert_eq!(metadata(object.as_bytes()), expected);
     }

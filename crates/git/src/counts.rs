@@ -23,6 +23,9 @@ pub struct Counts {
     pub unfit: LeftOut<LeftOutFile>,
     /// Commits that could not be read or compared. The next commit includes their changes.
     pub commits: LeftOut<LeftOutCommit>,
+    /// Branches of the repository that do not contain the commits of the store's branch of the same
+    /// name, so that this was not moved.
+    pub diverged: LeftOut<String>,
 }
 
 /// Skipped items: their number, and the first few of them.

@@ -112,6 +112,53 @@ pub enum Error {
         /// Whether there are more than these.
         more: bool,
     },
+    /// The repository lacks a part of its history: fetch it.
+    #[error("{}: the repository is incomplete: {why}", .path.display())]
+    Incomplete {
+        /// The repository.
+        path: PathBuf,
+        /// What to do.
+        why: &'static str,
+    },
+    /// The store has commits of another origin: import into a new store.
+    #[error(
+        "the store already has {what}; import the whole repository into a new store, without \
+         mixing the two kinds of import"
+    )]
+    NotEmpty {
+        /// What it has.
+        what: &'static str,
+    },
+    /// The exported commit has another id than the imported one.
+    #[error(
+        "cannot export commit {commit}: its contents in the store give another id; verify the \
+         store, then import the repository into a new one"
+    )]
+    NotReproduced {
+        /// The commit in the imported repository.
+        commit: ObjectId,
+    },
+    /// A branch or tag of the destination has commits that the store lacks: import them, or export
+    /// to another repository.
+    #[error(
+        "{}: {name} has commits that the exported history does not contain; import them first, or \
+         export to another repository",
+        .path.display()
+    )]
+    Diverged {
+        /// The destination.
+        path: PathBuf,
+        /// The ref.
+        name: String,
+    },
+    /// The destination cannot be exported to.
+    #[error("{}: {why}", .path.display())]
+    Destination {
+        /// The path.
+        path: PathBuf,
+        /// The reason, and what to do.
+        why: String,
+    },
     /// Git is not installed, or a git command failed.
     #[error("{message}")]
     Git {

@@ -6,10 +6,11 @@ use crate::apply::Applier;
 use crate::bookmark;
 use crate::counts::Counts;
 use crate::cut::Cut;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::feed::Feed;
 use crate::moments;
 use crate::object_id::ObjectId;
+use crate::records;
 use crate::repository::Repository;
 
 /// An import in progress. Dropping it between two commits loses nothing, because the next import
@@ -32,8 +33,12 @@ impl<'a> Import<'a> {
     ///
     /// [`Error::OtherRepository`](crate::Error::OtherRepository) and
     /// [`Error::Rewritten`](crate::Error::Rewritten) if the branch does not continue the history in
-    /// the keyspace.
+    /// the keyspace; [`Error::NotEmpty`](crate::Error::NotEmpty) if the store has the history of a
+    /// whole repository.
     pub fn open(db: &'a Db, repository: &'a Repository, keyspace: &str) -> Result<Option<Self>> {
+        if records::begun(db)?.is_some() {
+            return Err(Error::NotEmpty { what: "the history of a whole repository" });
+        }
         let is_there = || db.keyspaces().iter().any(|known| known.name == keyspace);
         let bookmark = match bookmark::read(db, keyspace)? {
             Some(old) if !is_there() => {

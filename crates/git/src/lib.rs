@@ -1,8 +1,12 @@
-//! Imports the history of a Git repository into a Plimsoll store: one commit, one transaction.
+//! Imports the history of a Git repository into a Plimsoll store (one commit, one transaction), and
+//! exports a store to a Git repository.
+//!
+//! [`Import`] follows the first parents of one branch. [`WholeImport`] imports all commits, branches
+//! and tags, and [`Export`] writes the same objects and refs again.
 //!
 //! Keys are paths, values are file contents; author, dates and message are the transaction's
-//! metadata. The import follows first parents, reads the repository through the `git` command, and
-//! holds a bounded part of the history in memory, whatever its length.
+//! metadata. Repositories are read and written through the `git` command. An import or export holds
+//! a bounded part of the history in memory, whatever its length.
 //!
 //! ```no_run
 //! use plimsoll::{Db, Options};
@@ -29,24 +33,40 @@
 mod apply;
 mod blobs;
 mod bookmark;
+mod changed_paths;
 mod changes;
 mod commit;
+mod commit_list;
 mod commit_stream;
+mod commit_text;
+mod compare;
 mod counts;
 mod cut;
 mod date;
+mod derive;
+mod destination;
 mod encoding;
 mod error;
+mod export;
 mod feed;
 mod import;
 pub mod moments;
+mod object;
 mod object_id;
+mod objects;
+mod pack;
 mod process;
+mod records;
+mod refs;
 mod repository;
+mod tree;
+mod whole;
 
 pub use counts::{Counts, FileReason, LeftOut, LeftOutCommit, LeftOutFile};
 pub use cut::Cut;
 pub use error::{Error, Result};
+pub use export::{Export, ExportCounts};
 pub use import::Import;
 pub use object_id::ObjectId;
 pub use repository::Repository;
+pub use whole::WholeImport;

@@ -20,6 +20,8 @@ use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
 use plimsoll::{Db, Keyspace, Transaction};
 
 use crate::error::{Error, Result};
+use crate::object_id::ObjectId;
+use crate::records;
 
 /// The keyspace of these records. It keeps every version, like the imported files, so that they can
 /// be read at any moment.
@@ -151,10 +153,36 @@ pub fn earliest(db: &Db, keyspace: &str) -> Result<Option<String>> {
     Ok(first.map(|(key, _)| String::from_utf8_lossy(&key[prefix.len()..]).into_owned()))
 }
 
-/// The GLSN of the commit whose id has the prefix `id`.
+/// The GLSN of a commit that was imported with the whole repository; `None` if there is none. The
+/// store has no index of the beginnings of these ids, so the id must be whole.
+fn of_whole_import(db: &Db, keyspace: &str, id: &str) -> Result<Option<u64>> {
+    let Some(object) = ObjectId::parse(id.to_ascii_lowercase().as_bytes()) else { return Ok(None) };
+    let Some(commit) = db.find_imported(&object.to_bytes())? else { return Ok(None) };
+    let Some(glsn) = db.find_commit(&commit)? else { return Ok(None) };
+    let is_on_main = db.log().commit(glsn)?.map(|commit| commit.branch()).transpose()?;
+    if is_on_main == Some(None) {
+        return Ok(Some(glsn.0));
+    }
+    Err(Error::NoCommit {
+        id: id.to_owned(),
+        keyspace: keyspace.to_owned(),
+        why: "it is not on main, and moments are those of main",
+    })
+}
+
+/// The GLSN of the commit whose id has the prefix `id`. Of a whole repository's commits, those on
+/// main are found by their whole id.
 pub fn commit(db: &Db, keyspace: &str, id: &str) -> Result<u64> {
+    if let Some(glsn) = of_whole_import(db, keyspace, id)? {
+        return Ok(glsn);
+    }
     let none = |why| Error::NoCommit { id: id.to_owned(), keyspace: keyspace.to_owned(), why };
-    let Some(notes) = notes(db)? else { return Err(none("nothing was imported into this store")) };
+    let Some(notes) = notes(db)? else {
+        return Err(none(match records::begun(db)? {
+            Some(_) => "it was not imported, or the id is not whole",
+            None => "nothing was imported into this store",
+        }));
+    };
     let prefix = commit_prefix(keyspace);
     let wanted = [&prefix, id].concat();
     let snapshot = db.snapshot();

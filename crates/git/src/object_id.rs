@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// The id of a Git object: 40 hexadecimal digits (SHA-1) or 64 (SHA-256).
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId {
     digits: [u8; 64],
     length: u8,
@@ -18,6 +18,16 @@ impl ObjectId {
             digits[..text.len()].copy_from_slice(text);
             Self { digits, length: text.len() as u8 }
         })
+    }
+
+    /// The id with these 20 or 32 bytes.
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Option<Self> {
+        Self::parse(hex::encode(bytes).as_bytes())
+    }
+
+    /// The 20 or 32 bytes of the id.
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
+        hex::decode(self.as_str()).expect("parse() took hexadecimal digits only")
     }
 
     /// The digits.

@@ -25,6 +25,8 @@ pub(crate) struct Git {
     git_dir: Option<PathBuf>,
     /// Reads objects from here rather than from the repository.
     objects: Option<PathBuf>,
+    /// Reads objects as they are, without replacements and grafts.
+    is_raw: bool,
 }
 
 /// The standard input of a process.
@@ -40,17 +42,22 @@ pub(crate) enum Input {
 impl Git {
     /// Git without a repository.
     pub(crate) fn anywhere() -> Self {
-        Self { git_dir: None, objects: None }
+        Self { git_dir: None, objects: None, is_raw: false }
     }
 
     /// Git in a repository.
     pub(crate) fn in_repository(git_dir: &Path) -> Self {
-        Self { git_dir: Some(git_dir.to_owned()), objects: None }
+        Self { git_dir: Some(git_dir.to_owned()), objects: None, is_raw: false }
     }
 
     /// The same git with the objects of another repository.
     pub(crate) fn with_objects(self, objects: PathBuf) -> Self {
         Self { objects: Some(objects), ..self }
+    }
+
+    /// The same git, which ignores replacements and grafts of commits.
+    pub(crate) fn raw(self) -> Self {
+        Self { is_raw: true, ..self }
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -73,6 +80,9 @@ impl Git {
         }
         if let Some(objects) = &self.objects {
             command.env("GIT_OBJECT_DIRECTORY", objects);
+        }
+        if self.is_raw {
+            command.env("GIT_NO_REPLACE_OBJECTS", "1").env("GIT_GRAFT_FILE", "/dev/null");
         }
         command.env("LC_ALL", "C").env("GIT_NO_LAZY_FETCH", "1").env("GIT_OPTIONAL_LOCKS", "0");
         command.process_group(0);
@@ -140,6 +150,11 @@ impl Answer {
     /// Standard output as a line of text, e.g. an object id.
     pub(crate) fn line(&self) -> &[u8] {
         self.out.trim_ascii()
+    }
+
+    /// Standard output.
+    pub(crate) fn out(&self) -> &[u8] {
+        &self.out
     }
 
     /// Standard output as a path, which need not be UTF-8 and may end in white space.

@@ -50,6 +50,19 @@ impl Repository {
         self.unpromised.as_ref().map_or(&self.git, |unpromised| &unpromised.git)
     }
 
+    /// The git that reads objects as they are; fails if the repository is incomplete.
+    pub(crate) fn whole_git(&self) -> Result<Git> {
+        let incomplete = |why| Error::Incomplete { path: self.path.clone(), why };
+        if self.git.ask(&["rev-parse", "--is-shallow-repository"])?.line() == b"true" {
+            return Err(incomplete("it is a shallow clone; run `git fetch --unshallow` there"));
+        }
+        if self.unpromised.is_some() {
+            let why = "it is a partial clone; run `git fetch --refetch --no-filter` there";
+            return Err(incomplete(why));
+        }
+        Ok(self.git.clone().raw())
+    }
+
     /// The path given to [`Repository::open`].
     pub fn path(&self) -> &Path {
         &self.path
@@ -103,7 +116,8 @@ pub(crate) fn range(after: Option<&ObjectId>, tip: &ObjectId) -> Vec<String> {
     range
 }
 
-fn git_dir(path: &Path) -> Result<PathBuf> {
+/// The folder of the repository that contains `path`.
+pub(crate) fn git_dir(path: &Path) -> Result<PathBuf> {
     if !path.is_dir() {
         return Err(Error::NotARepository {
             path: path.to_owned(),

@@ -17,6 +17,13 @@ pub(crate) enum Import {
     Git(ImportGit),
 }
 
+#[derive(Debug, Subcommand)]
+pub(crate) enum Export {
+    /// Write all branches to a Git repository
+    #[command(long_about = EXPORT_GIT_LONG)]
+    Git(ExportGit),
+}
+
 const IMPORT_GIT_LONG: &str = "\
 Import the history of a Git repository: one commit, one transaction.
 
@@ -25,8 +32,8 @@ Keys are paths (raw bytes), values are file contents; the value of a symbolic li
      are not stored.
 
 Each transaction's metadata is JSON: {\"commit\", \"author\", \"email\", \"date\", \"committer\": \
-     {\"name\", \"email\", \"date\"}, \"message\", \"parents\": [...]}. Dates are RFC 3339 with \
-     their original offset. A message above 64 KiB is truncated, and \"message_cut\" \
+     {\"name\", \"email\", \"date\"}, \"message\", \"parents\": [...]}, and \"headers\" if there are \
+     others, for example a signature. Dates are RFC 3339 with their original offset. A message above 64 KiB is truncated, and \"message_cut\" \
      is true. Text is decoded from the commit's encoding. Invalid bytes become U+FFFD in the \
      text, and \"undecoded\": {\"encoding\", \"author\", \"committer\", \"message\"} \
      has the bytes of the line or message in hexadecimal. An unreadable time zone counts as UTC.
@@ -40,6 +47,14 @@ which no other command writes to; without it, the next import starts over). The 
      fails if the last imported commit is no longer an ancestor of the branch because the history \
      was rewritten. Of two concurrent imports into one keyspace, one continues; the other ends \
      with exit code 7, and resumes after it when run again.
+
+With --all, all commits with all their parents are imported, and all branches and tags. The \
+first-parent line of the branch goes to main. Each other branch goes to a branch of the same name, \
+or heads/NAME if that is taken or is none that a branch can have. Modes and submodules are kept in \
+keyspace git.entries; trees and commits of unusual forms are kept whole in keyspace git.objects. \
+`plimsoll export git` writes the same objects and refs again. The store must be new, or have an \
+earlier import with --all; the repository must be complete. A branch that was rewritten since is \
+not moved and is reported. --at takes whole ids of commits on main.
 
 Objects missing from the repository (partial clones and snapshots) are reported and skipped. A \
 file whose content is missing is absent at that commit. A commit whose folders are missing is \
@@ -56,6 +71,7 @@ prefix of the history, and the next run continues from there.";
 #[command(after_help = "\
 Examples:
   plimsoll import git . demo.plimsoll
+  plimsoll import git --all /srv/git/project.git project.plimsoll
   plimsoll import git --branch v2.0 --memory 64MiB /srv/git/project.git project.plimsoll
   plimsoll get demo.plimsoll README.md --at 2024-01-31
   plimsoll get demo.plimsoll README.md --at commit:1a2b3c4")]
@@ -67,11 +83,46 @@ pub(crate) struct ImportGit {
     /// Branch, tag or commit whose history is imported
     #[arg(long, value_name = "REF", default_value = "HEAD")]
     pub(crate) branch: String,
+    /// Import all branches and tags, and all parents of merges
+    #[arg(long, conflicts_with_all = ["sync", "keyspace"])]
+    pub(crate) all: bool,
     /// Make each commit durable before the next one begins
     #[arg(long)]
     pub(crate) sync: bool,
     #[command(flatten)]
     pub(crate) keyspace: InKeyspace,
+}
+
+const EXPORT_GIT_LONG: &str = "\
+Write all branches to a Git repository.
+
+What `plimsoll import git --all` imported gets the same ids again: all commits, trees, contents and \
+tags, and the refs that name them. A commit that was made in the store becomes a commit of the files \
+in keyspace default, with the mode that a file had before. It gets the same id in each export. Its \
+message is its metadata. If that is JSON with \"message\", then \"author\", \"email\" and \"date\" \
+(RFC 3339) are the author's. Keys that Git does not accept as paths are left out and reported.
+
+A repository that does not exist, or an empty folder, becomes a bare repository. Into a repository \
+with an earlier export only new commits are written. Main goes to the branch that it was imported \
+from, other branches to those of the same name. A branch that has commits which the store lacks is \
+not replaced without --force: import it first. `git repack -a -d` makes the repository smaller.
+
+Run it again after an interruption. Tags made in the store, and other keyspaces, are not exported. \
+The refs are recorded in the store itself, so that a clone of it exports branches only.";
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  plimsoll export git project.plimsoll project.git
+  plimsoll export git --force project.plimsoll /srv/git/project.git")]
+pub(crate) struct ExportGit {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Repository; a bare one is made if there is none
+    pub(crate) repository: PathBuf,
+    /// Also move branches and tags that have commits which the store lacks
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 #[derive(Args, Debug)]

@@ -1,6 +1,7 @@
 //! `plimsoll import git`: imports the history of a repository, one transaction per commit.
 
-mod report;
+pub(super) mod report;
+mod whole;
 
 use plimsoll::{Db, Durability};
 use plimsoll_git::{Counts, Cut, Import, Repository};
@@ -22,6 +23,9 @@ pub(crate) fn run(globals: &Globals, args: &ImportGit, output: &mut Output) -> O
     keyspaces::check_writable(&args.keyspace.keyspace)?;
     // Before opening the store, so that a wrong path does not leave an empty store behind.
     let repository = Repository::open(&args.repository, &args.branch)?;
+    if args.all {
+        return whole::run(globals, args, &repository, &interrupt, output);
+    }
     let durability = if args.sync { Durability::Sync } else { Durability::Buffered };
     let db = store::open_to_write_unless(Some(&interrupt), globals, &args.store, true, durability)?;
     let Some(mut import) = Import::open(&db, &repository, &args.keyspace.keyspace)? else {

@@ -1,4 +1,4 @@
-//! Imports of generated repositories match git.
+//! Imports of generated repositories match git, and exports match their source.
 
 #![allow(clippy::unwrap_used, reason = "a test fails where something is not as it should be")]
 #![allow(
@@ -11,4 +11,5 @@ mod continues;
 mod history;
 mod holes;
 mod repository;
+mod round_trip;
 mod run;

@@ -15,6 +15,11 @@ pub(crate) struct Repository {
 pub(crate) type Files = BTreeMap<Vec<u8>, Vec<u8>>;
 
 impl Repository {
+    /// The repository at `path`.
+    pub(crate) fn at(path: &str) -> Self {
+        Self { path: path.into() }
+    }
+
     /// Creates an empty repository at `path`.
     pub(crate) fn init(path: &Path) -> Self {
         fs::create_dir_all(path).unwrap();
@@ -75,6 +80,17 @@ impl Repository {
         self.git(&["add", "--all"]);
         self.git(&["commit", "--quiet", "--allow-empty", "-m", message]);
         self.ask(&["rev-parse", "HEAD"])
+    }
+
+    /// Writes an object, which need not be one that git would write.
+    pub(crate) fn write(&self, kind: &str, bytes: &[u8]) -> String {
+        let mut command =
+            self.command(&["hash-object", "-t", kind, "-w", "--stdin", "--literally"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(bytes).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
     /// Removes an object, as in a partial snapshot.

@@ -34,7 +34,19 @@ pub(super) fn tell_left_out(counts: &Counts) {
     });
 }
 
-fn tell<T>(left_out: &LeftOut<T>, [one, many]: [&str; 2], why: &str, show: impl Fn(&T) -> String) {
+/// Lists the branches that were not moved.
+pub(super) fn tell_diverged(counts: &Counts) {
+    let why = "the repository's branch does not contain the last imported commit, so it was \
+               rewritten; delete the store's branch to import it again";
+    tell(&counts.diverged, ["branch", "branches"], why, Clone::clone);
+}
+
+pub(crate) fn tell<T>(
+    left_out: &LeftOut<T>,
+    [one, many]: [&str; 2],
+    why: &str,
+    show: impl Fn(&T) -> String,
+) {
     if left_out.count == 0 {
         return;
     }

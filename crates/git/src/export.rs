@@ -1,0 +1,725 @@
+//! The export of a store to a Git repository: imported commits get their old ids, commits made in
+//! the store become new ones.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use plimsoll::{Commit, CommitId, Db, Glsn};
+use serde_json::Value;
+
+use crate::changed_paths::ChangedPaths;
+use crate::commit_text;
+use crate::counts::LeftOut;
+use crate::derive::Derivation;
+use crate::destination::Destination;
+use crate::error::{Error, Result};
+use crate::object::{Format, Kind};
+use crate::object_id::ObjectId;
+use crate::objects::missing;
+use crate::process::{Git, Input};
+use crate::records::{self, OBJECTS, whole_object};
+use crate::refs;
+use crate::repository::git_dir;
+use crate::whole::tree_of;
+
+/// Larger objects that are kept whole are streamed.
+const WHOLE_BYTES: u64 = 1 << 20;
+/// Maximum number of ids that are kept to find the parents of commits.
+const KNOWN_MAX: usize = 16_384;
+
+/// The counts of an export.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct ExportCounts {
+    /// Commits that were written.
+    pub commits: u64,
+    /// Objects that were written, commits included.
+    pub objects: u64,
+    /// Branches and tags that were created or moved.
+    pub refs: u64,
+    /// Keys that Git does not accept as paths.
+    pub unfit: LeftOut<Vec<u8>>,
+    /// Branches that were left out, because Git does not accept their names.
+    pub branches: LeftOut<String>,
+}
+
+/// An export of all branches of a store to a Git repository. Dropping it loses nothing: the next
+/// export continues.
+///
+/// Commits that [`WholeImport`](crate::WholeImport) imported get the ids that they had. A commit
+/// that was made in the store becomes a commit of the contents of keyspace `default`, where keys
+/// are paths. It gets the same id in each export.
+///
+/// ```no_run
+/// use plimsoll::{Db, Options};
+/// use plimsoll_git::Export;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let db = Db::open("project.plimsoll", Options::new())?;
+/// let mut export = Export::open(&db, "/srv/project.git".as_ref())?;
+/// while export.next_commit()? {}
+/// println!("{} commits", export.finish(false)?.commits);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Export<'a> {
+    db: &'a Db,
+    repository: Target,
+    to: Destination,
+    refs: Vec<Planned>,
+    wanted: Marks,
+    next: u64,
+    /// The ids of some commits.
+    known: HashMap<CommitId, ObjectId>,
+    counts: ExportCounts,
+}
+
+/// A ref that is written at the end.
+#[derive(Debug)]
+struct Planned {
+    name: String,
+    to: Points,
+}
+
+#[derive(Debug)]
+enum Points {
+    /// To a commit of the store.
+    Commit(CommitId),
+    /// To a recorded object.
+    Object(ObjectId),
+    /// To another ref.
+    Ref(String),
+}
+
+impl fmt::Debug for Export<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Export").field("counts", &self.counts).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Export<'a> {
+    /// Prepares to export to the repository at `path`. If there is none, makes a bare one.
+    ///
+    /// # Errors
+    /// [`Error::Destination`] if there is another thing at `path`, or a repository with another
+    /// kind of ids; errors of git and of the store.
+    pub fn open(db: &'a Db, path: &Path) -> Result<Self> {
+        let head = records::head(db)?;
+        let format = head.as_ref().map(|head| Format::of(&head.commit));
+        let repository = Target::open(path, format)?;
+        let to = Destination::new(&repository.git, &repository.folder, repository.format)?;
+        let mut export = Self {
+            db,
+            repository,
+            to,
+            refs: Vec::new(),
+            wanted: Marks::default(),
+            next: 0,
+            known: HashMap::new(),
+            counts: ExportCounts::default(),
+        };
+        export.plan(head.as_ref())?;
+        export.find_wanted()?;
+        Ok(export)
+    }
+
+    /// Number of commits to export.
+    pub fn count_commits(&self) -> u64 {
+        self.wanted.count()
+    }
+
+    /// Exports the next commit; `false` if there is none. [`Export::finish`] must follow.
+    ///
+    /// # Errors
+    /// [`Error::NotReproduced`]; errors of git and of the store, such as
+    /// [`plimsoll::Error::Trimmed`] if the log no longer has the commit.
+    pub fn next_commit(&mut self) -> Result<bool> {
+        let Some(glsn) = self.wanted.first_from(self.next) else { return Ok(false) };
+        self.next = glsn;
+        // A commit that is repeated on another branch may come after its children.
+        let mut chain = vec![glsn];
+        while let Some(&glsn) = chain.last() {
+            let commit = self.commit_at(glsn)?;
+            let id = self.id_at(glsn)?;
+            let parents = self.db.commit_parents(&id)?;
+            let mut ids = Vec::with_capacity(parents.len());
+            let mut later = None;
+            for parent in &parents {
+                let glsn = self.glsn_of(parent)?;
+                match self.wanted.has(glsn) {
+                    true => later = Some(glsn),
+                    false => ids.push(self.git_id(parent)?.ok_or_else(|| unknown(parent))?),
+                }
+            }
+            if let Some(later) = later {
+                chain.push(later);
+                continue;
+            }
+            self.export(&commit, &id, &ids)?;
+            self.wanted.clear(glsn);
+            chain.pop();
+        }
+        Ok(true)
+    }
+
+    /// The counts so far.
+    pub fn counts(&self) -> &ExportCounts {
+        &self.counts
+    }
+
+    /// Moves the branches and tags of the repository to the exported commits. Returns the counts.
+    /// `is_forced`: also those that have commits which the export lacks.
+    ///
+    /// # Errors
+    /// [`Error::Diverged`]; [`Error::Destination`] if a branch that is to be moved is checked out;
+    /// errors of git and of the store.
+    pub fn finish(mut self, is_forced: bool) -> Result<ExportCounts> {
+        for planned in std::mem::take(&mut self.refs) {
+            let target = match planned.to {
+                Points::Commit(commit) => {
+                    let id = self.git_id(&commit)?.ok_or_else(|| unknown(&commit))?;
+                    Points::Object(id)
+                }
+                Points::Object(id) => {
+                    self.write_recorded(id)?;
+                    Points::Object(id)
+                }
+                other => other,
+            };
+            self.refs.push(Planned { name: planned.name, to: target });
+        }
+        self.to.flush()?;
+        self.counts.refs = self.repository.update(&self.refs, is_forced)?;
+        self.counts.objects = self.to.written;
+        Ok(self.counts)
+    }
+
+    /// Decides which refs are written, and marks the commits that they name.
+    fn plan(&mut self, head: Option<&records::Head>) -> Result<()> {
+        let known = records::refs(self.db)?;
+        let mut names = vec!["main".to_owned()];
+        names.extend(self.db.branches()?.into_iter().map(|info| info.name));
+        names.retain(|name| !name.starts_with("incoming/"));
+        let main = head.and_then(|head| head.name.clone());
+        for branch in &names {
+            let Some(tip) = self.db.branch(branch)?.tip()? else { continue };
+            let recorded = known.iter().find(|known| known.branch.as_ref() == Some(branch));
+            let name = match (branch.as_str(), recorded) {
+                (_, Some(recorded)) => recorded.name.clone(),
+                ("main", None) => {
+                    let is_detached = head.is_some_and(|head| head.name.is_none());
+                    if is_detached && self.git_id(&tip)? == head.map(|head| head.commit) {
+                        self.mark(&tip)?;
+                        self.repository.head = head.map(|head| Points::Object(head.commit));
+                        continue;
+                    }
+                    main.clone().unwrap_or_else(|| refs::of_branch("main"))
+                }
+                (branch, None) => refs::of_branch(branch),
+            };
+            let is_taken = self.refs.iter().any(|planned| planned.name == name);
+            if is_taken || !self.repository.accepts(&name)? {
+                self.counts.branches.add(|| branch.clone());
+                continue;
+            }
+            if branch == "main" {
+                self.repository.head = Some(Points::Ref(name.clone()));
+            }
+            self.mark(&tip)?;
+            self.refs.push(Planned { name, to: Points::Commit(tip) });
+        }
+        for recorded in known {
+            if let Some(target) = recorded.symref {
+                self.refs.push(Planned { name: recorded.name, to: Points::Ref(target) });
+            } else if recorded.branch.is_none() {
+                if let Some(commit) = self.commit_below(recorded.id)? {
+                    self.mark(&commit)?;
+                }
+                self.refs.push(Planned { name: recorded.name, to: Points::Object(recorded.id) });
+            }
+        }
+        Ok(())
+    }
+
+    /// The commit that a recorded object, or an imported commit, leads to.
+    fn commit_below(&self, mut id: ObjectId) -> Result<Option<CommitId>> {
+        while let Some((kind, bytes)) = records::object(self.db, &id)? {
+            let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
+            let below = line.strip_prefix(b"object ").and_then(ObjectId::parse);
+            match below.filter(|_| kind == Kind::Tag) {
+                Some(below) => id = below,
+                None => return Ok(None),
+            }
+        }
+        let commit = self.db.find_imported(&id.to_bytes())?;
+        match commit {
+            Some(commit) => Ok(Some(commit)),
+            None => Ok(Some(records::made(self.db, &id)?.ok_or_else(|| missing(&id))?)),
+        }
+    }
+
+    fn mark(&mut self, commit: &CommitId) -> Result<()> {
+        let glsn = self.glsn_of(commit)?;
+        self.wanted.set(glsn);
+        Ok(())
+    }
+
+    /// Marks the commits that the marked ones lead to and the repository lacks.
+    fn find_wanted(&mut self) -> Result<()> {
+        let mut next = self.wanted.end();
+        let mut seen = Marks::default();
+        // A parent that is repeated on another branch may be marked above `next`.
+        while let Some(glsn) = self.wanted.last_before(next) {
+            next = glsn;
+            seen.set(glsn);
+            let id = self.id_at(glsn)?;
+            if !self.repository.is_new
+                && let Some(known) = self.git_id(&id)?
+                && self.to.has(&known)?
+            {
+                self.wanted.clear(glsn);
+                continue;
+            }
+            for parent in self.db.commit_parents(&id)? {
+                let parent = self.glsn_of(&parent)?;
+                if !seen.has(parent) && !self.wanted.has(parent) {
+                    self.wanted.set(parent);
+                    next = next.max(parent + 1);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn glsn_of(&self, commit: &CommitId) -> Result<u64> {
+        Ok(self.db.find_commit(commit)?.ok_or_else(|| unknown(commit))?.0)
+    }
+
+    fn id_at(&self, glsn: u64) -> Result<CommitId> {
+        let id = self.db.commit_id(Glsn(glsn))?;
+        id.ok_or_else(|| Error::git(format!("the entry {glsn} of the log is no commit")))
+    }
+
+    fn commit_at(&self, glsn: u64) -> Result<Commit> {
+        let commit = self.db.log().commit(Glsn(glsn))?;
+        commit.ok_or_else(|| Error::git(format!("the entry {glsn} of the log is no commit")))
+    }
+
+    /// The id of a commit in Git; `None` if it was made in the store and not exported yet.
+    fn git_id(&mut self, id: &CommitId) -> Result<Option<ObjectId>> {
+        if let Some(known) = self.known.get(id) {
+            return Ok(Some(*known));
+        }
+        let known = match records::own(self.db, id)? {
+            Some(own) => Some(own),
+            None => {
+                let commit = self.commit_at(self.glsn_of(id)?)?;
+                let metadata = serde_json::from_slice(commit.metadata()?).unwrap_or_default();
+                let claimed = self.claimed(&metadata, id)?;
+                claimed.filter(|(_, is_certain)| *is_certain).map(|(claimed, _)| claimed)
+            }
+        };
+        if let Some(known) = known {
+            self.remember(*id, known);
+        }
+        Ok(known)
+    }
+
+    fn remember(&mut self, id: CommitId, git: ObjectId) {
+        if self.known.len() >= KNOWN_MAX {
+            self.known.clear();
+        }
+        self.known.insert(id, git);
+    }
+
+    /// The id that the commit had according to its metadata, and whether this store imported it.
+    /// Otherwise the metadata may have been copied from another commit. In a clone of a store, no
+    /// commit is recorded as imported.
+    fn claimed(&self, metadata: &Value, id: &CommitId) -> Result<Option<(ObjectId, bool)>> {
+        let claimed = metadata["commit"].as_str().and_then(|id| ObjectId::parse(id.as_bytes()));
+        let Some(claimed) = claimed else { return Ok(None) };
+        Ok(match self.db.find_imported(&claimed.to_bytes())? {
+            Some(found) if found == *id => Some((claimed, true)),
+            Some(_) => None,
+            None => Some((claimed, false)),
+        })
+    }
+
+    fn export(&mut self, commit: &Commit, id: &CommitId, parents: &[ObjectId]) -> Result<()> {
+        let metadata: Value = serde_json::from_slice(commit.metadata()?).unwrap_or_default();
+        let base = parents.first().map(|parent| self.to.root_of(parent)).transpose()?;
+        let again = match self.claimed(&metadata, id)? {
+            Some((claimed, is_certain)) => {
+                let made = self.imported(commit, &metadata, claimed, base);
+                match made {
+                    Err(Error::NotReproduced { .. }) if !is_certain => None,
+                    made => Some((made?, is_certain)),
+                }
+            }
+            None => None,
+        };
+        let ((bytes, root), is_recorded) = match again {
+            Some(again) => again,
+            None => {
+                let root = self.root(commit, false, base)?;
+                ((commit_text::of_own(commit, &root, parents)?, root), false)
+            }
+        };
+        let git = self.to.add_commit(&bytes, root)?;
+        if !is_recorded && records::own(self.db, id)? != Some(git) {
+            records::put_own(self.db, id, &git)?;
+        }
+        self.remember(*id, git);
+        self.counts.commits += 1;
+        self.counts.objects = self.to.written;
+        Ok(())
+    }
+
+    /// Writes the objects of an imported commit. Returns its bytes and its root tree.
+    fn imported(
+        &mut self,
+        commit: &Commit,
+        metadata: &Value,
+        id: ObjectId,
+        base: Option<ObjectId>,
+    ) -> Result<(Vec<u8>, ObjectId)> {
+        let whole = self.write_whole(commit, &id)?;
+        let root = self.root(commit, true, base)?;
+        let is_equal = |bytes: &Vec<u8>| {
+            self.to.format.id(Kind::Commit, bytes) == id && tree_of(bytes) == Some(root)
+        };
+        let rebuilt = commit_text::of_imported(metadata, &root);
+        let bytes = rebuilt.into_iter().chain(whole).find(is_equal);
+        Ok((bytes.ok_or(Error::NotReproduced { commit: id })?, root))
+    }
+
+    /// Writes the trees and contents of a commit. Returns its root tree.
+    fn root(
+        &mut self,
+        commit: &Commit,
+        is_imported: bool,
+        base: Option<ObjectId>,
+    ) -> Result<ObjectId> {
+        let unfit = &mut self.counts.unfit;
+        let mut left_out = |path: &[u8]| unfit.add(|| path.to_vec());
+        let changes = ChangedPaths::open(commit, is_imported, base, &mut self.to, &mut left_out)?;
+        let mut derivation = Derivation::new(&mut self.to, changes)?;
+        let root = derivation.root(base)?;
+        for path in derivation.left_out() {
+            self.counts.unfit.add(|| path.clone());
+        }
+        Ok(root)
+    }
+
+    /// Writes the objects that an imported commit keeps whole. Returns the bytes of the commit if
+    /// it is one of them.
+    fn write_whole(&mut self, commit: &Commit, imported: &ObjectId) -> Result<Option<Vec<u8>>> {
+        let mut own = None;
+        for change in commit.changes()? {
+            let change = change?;
+            let bytes = change.value_len().unwrap_or_default();
+            if change.keyspace() != Some(OBJECTS) || bytes == 0 {
+                continue;
+            }
+            let not_reproduced = || Error::NotReproduced { commit: *imported };
+            if bytes > WHOLE_BYTES
+                && let Some(mut reader) = change.value_reader()?
+            {
+                let mut kind = [0];
+                let read = reader.read_exact(&mut kind);
+                read.map_err(|_| Error::git("cannot read a value of the store; verify it"))?;
+                if kind[0] == Kind::Blob as u8 {
+                    let id = self.to.add_blob(bytes - 1, &mut reader)?;
+                    if id.to_bytes() != change.key() {
+                        return Err(not_reproduced());
+                    }
+                    continue;
+                }
+            }
+            let Some(value) = change.value()? else { continue };
+            let (kind, bytes) = whole_object(&value).ok_or_else(not_reproduced)?;
+            if kind == Kind::Commit {
+                own = Some(bytes);
+            } else if self.to.add(kind, &bytes)?.to_bytes() != change.key() {
+                return Err(not_reproduced());
+            }
+        }
+        Ok(own)
+    }
+
+    /// Writes a recorded object and the recorded objects that it leads to.
+    fn write_recorded(&mut self, id: ObjectId) -> Result<()> {
+        let mut left = vec![id];
+        let mut seen = BTreeSet::new();
+        while let Some(id) = left.pop() {
+            if !seen.insert(id) || self.to.is_written(&id) {
+                continue;
+            }
+            let Some((kind, bytes)) = records::object(self.db, &id)? else { continue };
+            match kind {
+                Kind::Tag => {
+                    let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
+                    left.extend(line.strip_prefix(b"object ").and_then(ObjectId::parse));
+                }
+                Kind::Tree => {
+                    let tree = crate::compare::parse(&bytes, &id, b"")?;
+                    left.extend(tree.entries.iter().chain(&tree.extras).map(|entry| entry.id()));
+                }
+                Kind::Blob | Kind::Commit => {}
+            }
+            if self.repository.is_new || !self.to.has(&id)? {
+                self.to.add(kind, &bytes)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn unknown(commit: &CommitId) -> Error {
+    Error::git(format!(
+        "commit {commit} is not in the log, so the history cannot be exported; only a store that \
+         retains its whole log can be exported"
+    ))
+}
+
+/// A set of entries of the log: one bit each.
+#[derive(Debug, Default)]
+struct Marks(Vec<u64>);
+
+impl Marks {
+    fn has(&self, glsn: u64) -> bool {
+        self.0.get((glsn / 64) as usize).is_some_and(|bits| bits & 1 << (glsn % 64) != 0)
+    }
+
+    fn set(&mut self, glsn: u64) {
+        let at = (glsn / 64) as usize;
+        if at >= self.0.len() {
+            self.0.resize(at + 1, 0);
+        }
+        self.0[at] |= 1 << (glsn % 64);
+    }
+
+    fn clear(&mut self, glsn: u64) {
+        if let Some(bits) = self.0.get_mut((glsn / 64) as usize) {
+            *bits &= !(1 << (glsn % 64));
+        }
+    }
+
+    fn end(&self) -> u64 {
+        self.0.len() as u64 * 64
+    }
+
+    fn count(&self) -> u64 {
+        self.0.iter().map(|bits| u64::from(bits.count_ones())).sum()
+    }
+
+    fn first_from(&self, from: u64) -> Option<u64> {
+        let start = (from / 64) as usize;
+        for (at, bits) in self.0.iter().enumerate().skip(start) {
+            let bits = if at == start { bits & (u64::MAX << (from % 64)) } else { *bits };
+            if bits != 0 {
+                return Some(at as u64 * 64 + u64::from(bits.trailing_zeros()));
+            }
+        }
+        None
+    }
+
+    fn last_before(&self, end: u64) -> Option<u64> {
+        let last = end.checked_sub(1)?;
+        let start = (last / 64) as usize;
+        for at in (0..self.0.len().min(start + 1)).rev() {
+            let bits = self.0[at];
+            let bits = if at == start { bits & (u64::MAX >> (63 - last % 64)) } else { bits };
+            if bits != 0 {
+                return Some(at as u64 * 64 + 63 - u64::from(bits.leading_zeros()));
+            }
+        }
+        None
+    }
+}
+
+/// The repository that is exported to.
+#[derive(Debug)]
+struct Target {
+    path: PathBuf,
+    git: Git,
+    /// For temporary files.
+    folder: PathBuf,
+    format: Format,
+    /// Whether the export made it.
+    is_new: bool,
+    /// What a new repository's HEAD names.
+    head: Option<Points>,
+}
+
+impl Target {
+    fn open(path: &Path, format: Option<Format>) -> Result<Self> {
+        let refused = |why: &str| Error::Destination { path: path.to_owned(), why: why.to_owned() };
+        if path.exists() && !path.is_dir() {
+            return Err(refused("it is not a folder; give a Git repository or a new folder"));
+        }
+        let is_empty = match std::fs::read_dir(path) {
+            Ok(mut entries) => entries.next().is_none(),
+            Err(_) => true,
+        };
+        let is_new = is_empty;
+        if is_empty {
+            let format = format.unwrap_or(Format::Sha1);
+            let object_format = format!("--object-format={}", format.name());
+            let text = path.to_str().ok_or_else(|| refused("the path is not UTF-8"))?;
+            let made = Git::anywhere().ask(&[
+                "init",
+                "--quiet",
+                "--bare",
+                "--initial-branch=main",
+                &object_format,
+                "--",
+                text,
+            ])?;
+            if !made.succeeded() {
+                return Err(made.error("make a repository"));
+            }
+        }
+        let folder = git_dir(path)?;
+        let same = |one: &Path, other: &Path| {
+            one.canonicalize().ok().zip(other.canonicalize().ok()).is_some_and(|(a, b)| a == b)
+        };
+        if !same(&folder, path) && !path.join(".git").exists() {
+            return Err(refused(
+                "it is no Git repository; give a repository, or a folder that is new or empty",
+            ));
+        }
+        let git = Git::in_repository(&folder).raw();
+        let answer = git.ask(&["rev-parse", "--show-object-format"])?;
+        let found = match answer.line() {
+            b"sha256" => Format::Sha256,
+            _ => Format::Sha1,
+        };
+        if format.is_some_and(|format| format != found) {
+            return Err(refused(
+                "it has ids of another kind (SHA-1 or SHA-256) than the imported repository",
+            ));
+        }
+        let folder = git.ask(&["rev-parse", "--path-format=absolute", "--git-path", "objects"])?;
+        if !folder.succeeded() {
+            return Err(folder.error("find the objects"));
+        }
+        let folder = folder.path();
+        Ok(Self { path: path.to_owned(), git, folder, format: found, is_new, head: None })
+    }
+
+    /// Whether a ref can have a name.
+    fn accepts(&self, name: &str) -> Result<bool> {
+        Ok(self.git.ask(&["check-ref-format", name])?.succeeded())
+    }
+
+    /// Creates and moves refs; returns their number.
+    fn update(&self, planned: &[Planned], is_forced: bool) -> Result<u64> {
+        let old = refs::all(&self.git)?;
+        let old: HashMap<&str, _> = old.iter().map(|old| (&*old.name, old)).collect();
+        let checked_out = self.checked_out()?;
+        let mut updates = String::new();
+        let mut count = 0;
+        for Planned { name, to } in planned {
+            let Points::Object(id) = to else { continue };
+            let before = old.get(&**name).map(|old| &old.id);
+            if before == Some(id) {
+                continue;
+            }
+            if checked_out.as_ref() == Some(name) {
+                let why = format!(
+                    "{name} is checked out there; check out another branch, or export to a bare \
+                     repository"
+                );
+                return Err(Error::Destination { path: self.path.clone(), why });
+            }
+            if let Some(before) = before
+                && !is_forced
+            {
+                let arguments = ["merge-base", "--is-ancestor", before.as_str(), id.as_str()];
+                if !self.git.ask(&arguments)?.succeeded() {
+                    return Err(Error::Diverged { path: self.path.clone(), name: name.clone() });
+                }
+            }
+            let zero = "0".repeat(id.as_str().len());
+            let before = before.map_or(&*zero, |before| before.as_str());
+            updates += &format!("update {name} {id} {before}\n");
+            count += 1;
+        }
+        self.apply(&updates)?;
+        for Planned { name, to } in planned {
+            let Points::Ref(target) = to else { continue };
+            if old.get(&**name).and_then(|old| old.symref.as_ref()) != Some(target) {
+                self.ask(&["symbolic-ref", name, target], "set a symbolic ref")?;
+                count += 1;
+            }
+        }
+        match self.head.as_ref().filter(|_| self.is_new) {
+            Some(Points::Ref(name)) => self.ask(&["symbolic-ref", "HEAD", name], "set HEAD")?,
+            Some(Points::Object(id)) => {
+                self.ask(&["update-ref", "--no-deref", "HEAD", id.as_str()], "set HEAD")?;
+            }
+            _ => {}
+        }
+        Ok(count)
+    }
+
+    fn ask(&self, arguments: &[&str], doing: &str) -> Result<()> {
+        let answer = self.git.ask(arguments)?;
+        if answer.succeeded() { Ok(()) } else { Err(answer.error(doing)) }
+    }
+
+    /// The branch that is checked out in the working tree of an older repository.
+    fn checked_out(&self) -> Result<Option<String>> {
+        if self.is_new || self.git.ask(&["config", "core.bare"])?.line() == b"true" {
+            return Ok(None);
+        }
+        let head = self.git.ask(&["symbolic-ref", "--quiet", "HEAD"])?;
+        let name = String::from_utf8_lossy(head.line()).into_owned();
+        Ok(Some(name).filter(|name| !name.is_empty()))
+    }
+
+    fn apply(&self, updates: &str) -> Result<()> {
+        if updates.is_empty() {
+            return Ok(());
+        }
+        let mut process = self.git.start(&["update-ref", "--stdin"], Input::Ours)?;
+        let (mut input, mut output) = (process.take_input(), process.take_output());
+        // If the process has ended, its exit code reports it.
+        let _ = input.write_all(updates.as_bytes());
+        drop(input);
+        let _ = output.read_to_end(&mut Vec::new());
+        process.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_found_in_both_directions() {
+        let mut marks = Marks::default();
+        assert_eq!((marks.first_from(0), marks.last_before(marks.end())), (None, None));
+        let all = [1, 63, 64, 127, 128, 1000];
+        all.iter().for_each(|&glsn| marks.set(glsn));
+        let (mut up, mut next) = (Vec::new(), 0);
+        while let Some(glsn) = marks.first_from(next) {
+            up.push(glsn);
+            next = glsn + 1;
+        }
+        assert_eq!(up, all);
+        let (mut down, mut next) = (Vec::new(), marks.end());
+        while let Some(glsn) = marks.last_before(next) {
+            down.push(glsn);
+            next = glsn;
+        }
+        down.reverse();
+        assert_eq!(down, all);
+        marks.clear(64);
+        assert_eq!((marks.count(), marks.has(64), marks.has(63)), (5, false, true));
+        assert_eq!((marks.first_from(64), marks.last_before(127)), (Some(127), Some(63)));
+    }
+}
