@@ -2,16 +2,21 @@
 //!
 //! A commit has the same id in every store ([`commit_id`]), but may have different GLSNs. A store
 //! computes the ids of its commits on first use and keeps them in an internal keyspace ([`ids`]).
-//! A transfer finds the commits that the other store lacks ([`send`]) and commits them there one by
-//! one, parents first ([`receive`]).
+//! A transfer ([`transfer`]) finds the commits that the other store lacks ([`send`]) and commits
+//! them there one by one, parents first ([`receive`]). Each of the two stores is a [`peer`]: open
+//! in this process ([`local`]), or at the other end of a connection ([`wire`]).
 //!
 //! Invariant: a received commit is committed only if the id computed from the received changes
 //! equals the id that the sender announced.
 
+pub(crate) mod address;
 pub(crate) mod commit_id;
 mod contents;
 mod ids;
+mod local;
+mod peer;
 mod receive;
 pub(crate) mod remote;
 mod send;
 pub(crate) mod transfer;
+pub(crate) mod wire;
