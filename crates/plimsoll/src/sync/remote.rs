@@ -29,7 +29,7 @@ const REMOTE: u8 = b'u';
 pub struct RemoteInfo {
     /// The name, from [`Db::add_remote`].
     pub name: String,
-    /// The address: the path of the store's folder, or a `file://` URL.
+    /// The address, in one of the forms that [`Db::add_remote`] accepts.
     pub address: String,
 }
 
@@ -96,8 +96,15 @@ impl Db {
     }
 
     /// Stores the address of another store under a name, which replaces an earlier address. The
-    /// other store is not opened. `address` is the path of a folder, or `file://` and an absolute
-    /// path. `name` has the limits of a branch name, no `/`, and is not `incoming`.
+    /// other store is not opened. `name` has the limits of a branch name, no `/`, and is not
+    /// `incoming`. `address` is one of these:
+    /// - the path of a folder, without a `:` before its first `/`; or `file://` and an absolute path;
+    /// - `ssh://[USER@]HOST[:PORT]/PATH` or `[USER@]HOST:PATH`, which runs `ssh HOST plimsoll
+    ///   sync-server PATH`. The environment variable `PLIMSOLL_SSH` names another program than `ssh`,
+    ///   and `PLIMSOLL_SYNC_SERVER` another command than `plimsoll sync-server`;
+    /// - `exec:COMMAND`, which runs a command, split at spaces and without a shell, that serves a
+    ///   store on its standard input and output. Such an address can do whatever this process can,
+    ///   so it is used only if the environment variable `PLIMSOLL_ALLOW_EXEC` is `1`.
     ///
     /// # Errors
     /// [`InvalidInput::RemoteName`], [`InvalidInput::RemoteAddress`]; errors of a commit.
@@ -182,13 +189,14 @@ impl Db {
     /// Transfers the new commits of a branch of another store to the branch `REMOTE/BRANCH` of this
     /// one. `remote` is a name from [`Db::add_remote`].
     ///
-    /// The other store is opened with its own memory budget of 32 MiB, and shared with other
+    /// A store in a folder is opened with its own memory budget of 32 MiB, and shared with other
     /// processes if its file system supports that. It must be writable, because the ids of its
     /// commits are stored in it.
     ///
     /// # Errors
-    /// [`InvalidInput::NoRemote`]; [`InvalidInput::RemoteIsSelf`]; the errors of [`Db::open`] and
-    /// [`Db::fetch_from`].
+    /// [`InvalidInput::NoRemote`]; [`InvalidInput::RemoteIsSelf`]; [`InvalidInput::ExecAddress`];
+    /// [`Error::Remote`](crate::Error::Remote) if the connection fails; the errors of [`Db::open`]
+    /// and [`Db::fetch_from`].
     pub fn fetch(&self, remote: &str, branch: &str) -> Result<Moved> {
         let mut other = self.open_remote(remote)?;
         self.fetch_as(&mut *other, branch, &tracking(remote, branch))

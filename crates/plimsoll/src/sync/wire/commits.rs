@@ -362,3 +362,6 @@ impl<'a> Changes<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

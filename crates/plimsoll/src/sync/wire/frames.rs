@@ -496,3 +496,78 @@ impl Input {
         !self.has_failed && !self.has_more && self.at == self.buffer.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+
+    fn input(bytes: Vec<u8>) -> Input {
+        Input::new(Box::new(Cursor::new(bytes)), Role::Client)
+    }
+
+    fn frame(number: u64, kind: Kind, payload: &[u8]) -> Vec<u8> {
+        [&head(Role::Client, number, kind as u8, payload), payload].concat()
+    }
+
+    #[track_caller]
+    fn refused(bytes: Vec<u8>, part: &str) {
+        let error = input(bytes).begin().unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+
+    #[test]
+    fn a_length_beyond_the_limit_is_refused_before_it_is_allocated() {
+        let mut bytes = frame(0, Kind::Last, b"");
+        for len in [PAYLOAD_BYTES_MAX as u32 + 1, u32::MAX] {
+            bytes[4..8].copy_from_slice(&len.to_le_bytes());
+            let sum = sum_of_head(Role::Client, 0, &bytes[..16]);
+            bytes[16..24].copy_from_slice(&sum.to_le_bytes());
+            refused(bytes.clone(), "instead of its frame 0 came");
+        }
+    }
+
+    #[test]
+    fn frames_are_accepted_only_in_their_place() {
+        let (first, last) = (frame(0, Kind::Part, b"ab"), frame(1, Kind::Last, b"c"));
+        let mut good = input([&first[..], &last].concat());
+        assert_eq!(good.begin(), Ok(true));
+        let mut bytes = [0; 3];
+        good.take(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"abc");
+        good.end().unwrap();
+        assert!(good.is_between_messages());
+        assert_eq!(good.begin(), Ok(false));
+
+        let twice = [&first[..], &first, &last].concat();
+        let mut twice = input(twice);
+        twice.begin().unwrap();
+        assert!(twice.skip_rest().is_err() && !twice.is_between_messages());
+        refused(last, "instead of its frame 0 came");
+        refused(frame(0, Kind::Last, b"x").into_iter().chain([1]).skip(1).collect(), "frame 0");
+        let mut other_side = Input::new(Box::new(Cursor::new(first.clone())), Role::Server);
+        assert!(other_side.begin().is_err(), "it was sent back");
+        for at in 0..first.len() {
+            let mut changed = first.clone();
+            changed[at] ^= 1;
+            assert!(input(changed).begin().is_err(), "{at}");
+            let cut = input(first[..at].to_vec()).begin();
+            assert!(if at == 0 { cut == Ok(false) } else { cut == Err(ended()) }, "{at}");
+        }
+    }
+
+    #[test]
+    fn a_message_has_the_bytes_that_are_taken_from_it() {
+        let message = || input(frame(0, Kind::Last, b"abc"));
+        let mut short = message();
+        short.begin().unwrap();
+        assert!(short.take(&mut [0; 4]).unwrap_err().to_string().contains("too short"));
+        let mut long = message();
+        long.begin().unwrap();
+        long.take(&mut [0; 2]).unwrap();
+        assert!(long.end().unwrap_err().to_string().contains("too long"));
+        let mut unknown = input(frame(0, Kind::Error, &[250]));
+        assert!(unknown.begin().unwrap_err().to_string().contains("error is not known"));
+    }
+}

@@ -141,7 +141,7 @@ fn serve(
     }
     greeted?;
     let mut server = Server { store, input, output: Output::new(Arc::clone(&sender)), sender };
-    let pulse = Pulse::start(Arc::clone(&server.sender))?;
+    let pulse = Pulse::start(Arc::clone(&server.sender), ALIVE_EVERY)?;
     while server.input.begin()? {
         pulse.set(true);
         server.answer()?;
@@ -241,10 +241,10 @@ struct State {
 }
 
 impl Pulse {
-    fn start(sender: Arc<Mutex<Sender>>) -> Result<Self> {
+    fn start(sender: Arc<Mutex<Sender>>, every: Duration) -> Result<Self> {
         let shared = Arc::<(Mutex<State>, Condvar)>::default();
         let seen = Arc::clone(&shared);
-        let thread = spawn("plimsoll-sync", move || beat(&seen, &sender))?;
+        let thread = spawn("plimsoll-alive", move || beat(&seen, &sender, every))?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
@@ -264,11 +264,11 @@ impl Drop for Pulse {
     }
 }
 
-fn beat((state, changed): &(Mutex<State>, Condvar), sender: &Mutex<Sender>) {
+fn beat((state, changed): &(Mutex<State>, Condvar), sender: &Mutex<Sender>, every: Duration) {
     let mut sent = 0;
     let mut held = lock(state);
     while !held.has_ended {
-        let woken = changed.wait_timeout(held, ALIVE_EVERY);
+        let woken = changed.wait_timeout(held, every);
         held = woken.unwrap_or_else(PoisonError::into_inner).0;
         let is_working = held.is_working && !held.has_ended;
         drop(held);
@@ -281,5 +281,54 @@ fn beat((state, changed): &(Mutex<State>, Condvar), sender: &Mutex<Sender>) {
             sent = sender.sent();
         }
         held = lock(state);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "the tests wait for the real clock")]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            lock(&self.0).extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_server_that_works_says_so_and_the_client_skips_it() {
+        let bytes = Shared::default();
+        let sender = Sender::new(Box::new(bytes.clone()), Role::Server);
+        let sender = Arc::new(Mutex::new(sender));
+        let pulse = Pulse::start(Arc::clone(&sender), Duration::from_millis(1)).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(lock(&bytes.0).is_empty(), "no request is in work");
+        pulse.set(true);
+        while lock(&bytes.0).len() < 100 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(pulse);
+        let sent = lock(&bytes.0).len();
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(lock(&bytes.0).len(), sent, "the thread has ended");
+        let mut output = Output::new(sender);
+        output.put(b"answer").unwrap();
+        output.end().unwrap();
+        let all = lock(&bytes.0).clone();
+        let mut input = Input::new(Box::new(std::io::Cursor::new(all)), Role::Server);
+        input.begin_answer().unwrap();
+        let mut answer = [0; 6];
+        input.take(&mut answer).unwrap();
+        input.end().unwrap();
+        assert_eq!(&answer, b"answer");
+        assert_eq!(input.begin(), Ok(false));
     }
 }
