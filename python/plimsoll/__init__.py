@@ -39,6 +39,7 @@ from ._errors import (
     OutOfBudget,
     Poisoned,
     ReadOnly,
+    RemoteError,
     Stalled,
     TransactionEnded,
     Trimmed,
@@ -92,6 +93,7 @@ from ._native import (
     recover,
     restore,
     restore_archive,
+    serve_sync,
     verify,
     verify_archive,
 )
@@ -172,6 +174,7 @@ __all__ = [
     "RecoverReport",
     "ReadOnly",
     "Remote",
+    "RemoteError",
     "Rows",
     "Snapshot",
     "Tag",
@@ -197,6 +200,7 @@ __all__ = [
     "recover",
     "restore",
     "restore_archive",
+    "serve_sync",
     "verify",
     "verify_archive",
 ]

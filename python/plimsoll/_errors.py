@@ -206,6 +206,12 @@ class Stalled(Error):
     """The process, if it is known."""
 
 
+class RemoteError(Error):
+    """The other store of a transfer, or the connection to it, failed. Correct what the message
+    names, and repeat the transfer, which continues.
+    """
+
+
 class NotKeeper(Error):
     """The keeper, the process that compacts and trims for all, failed to do so. The keeper's own
     calls report the reason."""
@@ -337,6 +343,7 @@ __all__ = [
     "OutOfBudget",
     "Poisoned",
     "ReadOnly",
+    "RemoteError",
     "Stalled",
     "TransactionEnded",
     "Trimmed",

@@ -517,9 +517,8 @@ impl Db {
         this.py().detach(|| db.delete_branch(name)).or_raise()
     }
 
-    /// Remembers the address of another store under a name: the path of its folder, or `file://`
-    /// and an absolute path. A relative path is made absolute. A name that exists gets the new
-    /// address.
+    /// Remembers the address of another store under a name; `plimsoll.clone` lists the forms of an
+    /// address. A relative path is made absolute. A name that exists gets the new address.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> db.add_remote("hub", "/srv/hub")

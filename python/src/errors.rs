@@ -170,6 +170,7 @@ fn convert<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>> {
             made.setattr("pid", *pid)?;
             made
         }
+        Error::Remote { .. } => make("RemoteError")?,
         Error::NotKeeper { pid } => {
             let made = make("NotKeeper")?;
             made.setattr("pid", *pid)?;

@@ -100,7 +100,7 @@ mod _native {
     #[pymodule_export]
     use crate::store::_close_all;
     #[pymodule_export]
-    use crate::sync::{Moved, Remote, clone};
+    use crate::sync::{Moved, Remote, clone, serve_sync};
     #[pymodule_export]
     use crate::tags::Tag;
     #[pymodule_export]

@@ -8,11 +8,14 @@ use pyo3::types::PyAny;
 
 use crate::calls::interruptible;
 use crate::db::Db;
-use crate::errors::{OrRaise, invalid, pull_conflicts};
+use crate::errors::{OrRaise, pull_conflicts};
 use crate::merge::MergeSteps;
 use crate::open::{Given, options};
 use crate::options::{Compresses, Folder, Keeps, Size};
 use crate::store::Store;
+
+/// The memory budget of a server, unless one is given.
+const SERVER_MEMORY_BYTES: u64 = 32 << 20;
 
 /// An address, or the name of a remote: text, bytes, or an object with `__fspath__`.
 pub(crate) struct Address(String);
@@ -34,12 +37,7 @@ impl Address {
     /// The address with an absolute path, so that it means the same if the process changes its
     /// working directory.
     fn absolute(self) -> PyResult<String> {
-        // The engine refuses an empty address, and URLs other than file://.
-        if self.0.is_empty() || self.0.contains("://") {
-            return Ok(self.0);
-        }
-        let path = std::path::absolute(&self.0)?.into_os_string().into_string();
-        path.map_err(|_| invalid("the absolute path of an address must be text"))
+        plimsoll::absolute_address(&self.0).or_raise()
     }
 }
 
@@ -49,8 +47,13 @@ impl Address {
 /// cursors, tags and streams are not. After an interrupted clone, `Db.pull` continues main and
 /// `Db.fetch` each other branch.
 ///
-/// An address is the path of a folder, or `file://` and an absolute path. The store there must be
-/// writable, because the ids of its commits are kept in it. `path` must not exist or must be an
+/// An address is the path of a folder; `file://` and an absolute path; or a store on another
+/// machine: `ssh://[USER@]HOST[:PORT]/PATH` or `[USER@]HOST:PATH`, which runs `ssh HOST plimsoll
+/// sync-server PATH`. The environment variable `PLIMSOLL_SSH` names another program than ssh, and
+/// `PLIMSOLL_SYNC_SERVER` another command than `plimsoll sync-server`. `exec:COMMAND` runs a command
+/// that serves a store on its standard input and output, if `PLIMSOLL_ALLOW_EXEC` is 1: such an
+/// address can do whatever this process can. `RemoteError` is raised if a connection fails. The
+/// store there must be writable, because the ids of its commits are kept in it. `path` must not exist or must be an
 /// empty folder; `InvalidInput` is raised otherwise. The options are those of `open`.
 ///
 /// >>> with plimsoll.open(path, memory="16MiB") as hub:
@@ -82,6 +85,28 @@ pub(crate) fn clone(
     let folder = path.clone();
     let made = interruptible(py, move || Engine::clone_store(&address, folder, options))?;
     Db::new(py, Store::new(made.or_raise()?, path, false)?)
+}
+
+/// Serves the store at `path` over the standard input and output of this process, to a `clone`,
+/// `fetch`, `pull` or `push` that has started it, until that ends; like the command `plimsoll
+/// sync-server`. The store is shared with other processes, with 32 MiB unless `memory` is given.
+/// With `read_only`, pushes are refused. Nothing else may be written to standard output meanwhile.
+#[pyfunction]
+#[pyo3(signature = (path, *, memory = None, read_only = false))]
+pub(crate) fn serve_sync(
+    py: Python<'_>,
+    path: Folder,
+    memory: Option<Size>,
+    read_only: bool,
+) -> PyResult<()> {
+    let options = Options::new().create(false).warm(false);
+    let bytes = memory.map_or(SERVER_MEMORY_BYTES, |size| size.0);
+    let (options, path) = (options.memory_bytes(bytes), std::path::absolute(&path.0)?);
+    let serve = move || {
+        let (reader, writer) = (std::io::stdin(), std::io::stdout());
+        Engine::serve_sync_at(path, options, read_only, reader, writer)
+    };
+    interruptible(py, serve)?.or_raise()
 }
 
 pub(crate) fn add_remote(
@@ -243,7 +268,7 @@ impl Moved {
 pub struct Remote {
     /// Its name.
     name: String,
-    /// Its address: the path of its folder, or a `file://` URL.
+    /// Its address.
     address: String,
 }
 

@@ -37,9 +37,11 @@ WITHOUT = {
         "LogMismatch",
         "NotKeeper",
         "Poisoned",
+        "RemoteError",
         "Stalled",
         "UsedAfterFork",
     ),
+    "serves standard input and output": ("serve_sync",),
     "is of `io.RawIOBase`, and always true": ("ValueReader.readable",),
     "is of Django's cache, and described there": tuple(
         f"django.PlimsollCache.{name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -198,3 +199,48 @@ def test_other_threads_run_during_a_push(hub, ada):
     done.set()
     thread.join()
     assert moved.commits == 200 and during > 100
+
+
+@pytest.fixture
+def ssh(tmp_path, monkeypatch) -> None:
+    """Stands in for ssh, and serves with this package."""
+    (tmp_path / "serve.py").write_text(
+        "import sys, plimsoll\n"
+        "plimsoll.serve_sync(sys.argv[-1], memory='16MiB', read_only='--read-only' in sys.argv)\n"
+    )
+    script = tmp_path / "ssh"
+    script.write_text('#!/bin/sh\nexec sh -c "exec $2"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PLIMSOLL_SSH", str(script))
+    monkeypatch.setenv("PLIMSOLL_SYNC_SERVER", f"{sys.executable} {tmp_path}/serve.py")
+
+
+def test_a_clone_over_ssh_pushes_and_pulls(hub, ssh, monkeypatch):
+    with plimsoll.clone(f"host:{hub}", hub + ".ada", memory="16MiB") as ada:
+        assert ada.main.tip() == tips(hub)["main"]
+        ada[b"milk"] = b"1.00"
+        assert ada.push().commits == 1
+        assert ada.main.tip() == tips(hub)["main"]
+        change(hub, b"milk", b"1.10")
+        assert ada.pull().commits == 1 and ada[b"milk"] == b"1.10"
+        ada[b"tea"] = b"3.10"
+        change(hub, b"tea", b"3.20")
+        with pytest.raises(plimsoll.NotFastForward):
+            ada.push()
+        server = os.environ["PLIMSOLL_SYNC_SERVER"]
+        monkeypatch.setenv("PLIMSOLL_SYNC_SERVER", f"{server} --read-only")
+        with pytest.raises(plimsoll.ReadOnly):
+            ada.push(force=True)
+
+
+def test_failures_of_the_other_machine(hub, ssh, monkeypatch):
+    with pytest.raises(plimsoll.NotAStore):
+        plimsoll.clone(f"host:{hub}.none", hub + ".x", memory="16MiB")
+    with pytest.raises(plimsoll.InvalidInput, match="PLIMSOLL_ALLOW_EXEC"):
+        plimsoll.clone("exec:cat", hub + ".x", memory="16MiB")
+    with pytest.raises(plimsoll.InvalidInput, match="not the address"):
+        plimsoll.clone("ssh://-oProxyCommand=x/hub", hub + ".x", memory="16MiB")
+    monkeypatch.setenv("PLIMSOLL_ALLOW_EXEC", "1")
+    with pytest.raises(plimsoll.RemoteError, match="sends back what it receives"):
+        plimsoll.clone("exec:cat", hub + ".x", memory="16MiB")
+    assert not os.path.exists(hub + ".x")

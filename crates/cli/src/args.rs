@@ -48,7 +48,9 @@ pub(crate) use self::log::Log;
 pub(crate) use self::replay::Replay;
 pub(crate) use self::scripts::{Batch, Shell};
 pub(crate) use self::state_hash::StateHash;
-pub(crate) use self::sync::{CloneStore, Fetch, Pull, Push, Remote, RemoteAdd, RemoteRemove};
+pub(crate) use self::sync::{
+    CloneStore, Fetch, Pull, Push, Remote, RemoteAdd, RemoteRemove, SyncServer,
+};
 pub(crate) use self::tags::{Tag, TagCreate, TagDelete};
 pub(crate) use self::undo::{CherryPick, Merge, Reset, Revert, Rule};
 pub(crate) use self::updates::{Add, Append, Cas};
@@ -67,7 +69,7 @@ Exit codes:
   4    bytes on disk are damaged; with --skip-damaged: done, without the damaged data
   5    the memory budget is too small for the request (see --memory)
   6    the system refused (no space left, no permission, git not installed), or another process \
-  does not answer
+  or machine does not answer
   7    conflict with another transaction: run the command again
   8    the store is locked: another process has it for itself, or 64 processes share it (see --wait)
   130  stopped by Ctrl-C or SIGTERM: import, export, load, batch, backup, archive, restore and \
@@ -228,6 +230,8 @@ pub(crate) enum Command {
     /// List, add and remove the addresses of other stores
     #[command(subcommand)]
     Remote(Remote),
+    /// Serve a store over standard input and output, to these commands on another machine
+    SyncServer(SyncServer),
     /// List every version of a key, newest first
     History(History),
     /// List what changed between two moments

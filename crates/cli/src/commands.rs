@@ -33,6 +33,7 @@ mod shown_change;
 mod stat;
 mod state_hash;
 mod sync;
+mod sync_server;
 pub(crate) mod tag;
 mod trim;
 mod undo;
@@ -73,6 +74,7 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::Fetch(args) => sync::fetch(globals, &args, output),
         Command::Pull(args) => sync::pull(globals, &args, output),
         Command::Push(args) => sync::push(globals, &args, output),
+        Command::SyncServer(args) => sync_server::run(globals, &args),
         Command::Remote(args) => remote::run(globals, &args, output),
         Command::History(args) => history::run(globals, args, output),
         Command::Diff(args) => diff::run(globals, args, output),

@@ -5,8 +5,8 @@
 //! simulated faults in `lying`; what processes share in [`sharing`]; what a forked child may do in
 //! [`fork`]), memory of the system ([`machine`], [`room`]), its processors ([`processors`]), time
 //! ([`clock`]), threads ([`thread`], [`worker`], [`crew`]) and their fair lock ([`fair_lock`]),
-//! randomness ([`random`]), the one checksum ([`checksum`]) and the encoding of integers
-//! ([`codec`]). The crates above never call the operating system themselves; this lets one seed
+//! other programs ([`command`]), randomness ([`random`]), the one checksum ([`checksum`]) and the
+//! encoding of integers ([`codec`]). The crates above never call the operating system themselves; this lets one seed
 //! replay a whole run.
 
 #[doc(hidden)]
@@ -14,6 +14,7 @@ pub mod borders;
 pub mod checksum;
 pub mod clock;
 pub mod codec;
+pub mod command;
 pub mod crew;
 mod descriptor;
 pub mod fair_lock;

@@ -16,12 +16,22 @@ Prints one line per branch: its name and the id of its last commit (a pipe gets 
 tab-separated, and the id with all its digits). --json prints an object for each, with \"branch\" \
 and \"tip\".
 
-An address is the path of a store's folder, or file:// and the absolute path. The other store must \
-be writable, because the ids of its commits are kept there. It may be open in other processes that \
-share it; --wait also waits for it. The command takes 32 MiB of memory for it, beside --memory.
+An address is the path of a store's folder; file:// and the absolute path; or a store on another \
+machine: ssh://[USER@]HOST[:PORT]/PATH, or [USER@]HOST:PATH with a path from the home folder. That \
+one runs `ssh HOST plimsoll sync-server PATH`. PLIMSOLL_SSH names another program than ssh, and \
+PLIMSOLL_SYNC_SERVER another command than `plimsoll sync-server`. exec:COMMAND runs any command \
+that serves a store on its standard input and output, split at spaces, without a shell; only if \
+PLIMSOLL_ALLOW_EXEC is 1, because such an address can do whatever you can. A path with a `:` before \
+its first `/` must begin with ./.
+
+The other store must be writable, because the ids of its commits are kept there. It may be open in \
+other processes that share it; --wait also waits for it. A folder takes 32 MiB of memory, beside \
+--memory.
 
 Examples:
   plimsoll clone /srv/hub.plimsoll demo.plimsoll
+  plimsoll clone ssh://ada@example.org/srv/hub.plimsoll demo.plimsoll
+  plimsoll clone ada@example.org:hub.plimsoll demo.plimsoll
   plimsoll clone file:///srv/hub.plimsoll demo.plimsoll --json")]
 pub(crate) struct CloneStore {
     /// Address of the other store
@@ -103,7 +113,7 @@ Examples:
 pub(crate) struct Push {
     /// Store
     pub(crate) store: PathBuf,
-    /// Name of the other store (see `plimsoll remote`), or its address with a `/`
+    /// Name of the other store (see `plimsoll remote`), or its address with a `/` or `:`
     #[arg(default_value = "origin")]
     pub(crate) remote: String,
     /// Branch of this store, and of the other one
@@ -112,6 +122,28 @@ pub(crate) struct Push {
     /// Push also if the branch there has commits that this one does not contain
     #[arg(long)]
     pub(crate) force: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+`clone`, `fetch`, `pull` and `push` of another machine start this command over ssh. It ends when \
+they do. The client may fetch every branch, and push to every branch, also with force. To limit \
+that for a key of ssh, set its command in authorized_keys, e.g. command=\"plimsoll sync-server \
+--read-only /srv/hub.plimsoll\". Errors of the store are sent to the client.
+
+The store must be writable, also with --read-only, because the ids of its commits are kept there. \
+It is shared with other processes. --memory is 32 MiB by default.
+
+Examples:
+  plimsoll sync-server demo.plimsoll
+  plimsoll sync-server demo.plimsoll --read-only
+  ssh example.org plimsoll sync-server /srv/hub.plimsoll")]
+pub(crate) struct SyncServer {
+    /// Store
+    pub(crate) store: PathBuf,
+    /// Refuse pushes
+    #[arg(long)]
+    pub(crate) read_only: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -126,15 +158,16 @@ pub(crate) enum Remote {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-An address is the path of a store's folder, or file:// and the absolute path. A relative path is \
-made absolute. The store there is opened only by `fetch`, `pull` and `push`. A name that exists \
-gets the new address.
+An address is the path of a store's folder, or one of the other forms that `plimsoll clone --help` \
+lists. A relative path is made absolute. The store there is opened only by `fetch`, `pull` and \
+`push`. A name that exists gets the new address.
 
 A name has no `/`, and follows the rules of `plimsoll branch create`, because the branches that \
 are fetched from there are named NAME/BRANCH.
 
 Examples:
   plimsoll remote add demo.plimsoll hub /srv/hub.plimsoll
+  plimsoll remote add demo.plimsoll far ssh://ada@example.org:2222/srv/hub.plimsoll
   plimsoll remote add demo.plimsoll stick ../stick/demo.plimsoll")]
 pub(crate) struct RemoteAdd {
     /// Store

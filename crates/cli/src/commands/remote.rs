@@ -1,6 +1,6 @@
 //! `plimsoll remote`: lists, adds and removes the addresses of other stores.
 
-use plimsoll::{Db, Durability, Error, InvalidInput, RemoteInfo};
+use plimsoll::{Db, Durability, Error, InvalidInput, RemoteInfo, absolute_address};
 use serde_json::json;
 
 use crate::args::{Globals, Remote, RemoteAdd, RemoteRemove};
@@ -18,7 +18,7 @@ pub(crate) fn run(globals: &Globals, command: &Remote, output: &mut Output) -> O
 }
 
 fn add(globals: &Globals, args: &RemoteAdd) -> Result<(), Failure> {
-    let address = absolute(&args.address)?;
+    let address = absolute_address(&args.address)?;
     let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
     db.add_remote(&args.name, &address)?;
     store::close_after_commits(db);
@@ -45,22 +45,9 @@ fn remove(globals: &Globals, args: &RemoteRemove) -> Result<(), Failure> {
     Ok(())
 }
 
-/// An address that means the same in every folder: a relative path is made absolute.
-pub(crate) fn absolute(address: &str) -> Result<String, Failure> {
-    // The store refuses an empty address, and names the other forms.
-    if address.is_empty() || address.contains("://") {
-        return Ok(address.to_owned());
-    }
-    let path = std::path::absolute(address)
-        .map_err(|error| Failure::system(format!("cannot make {address:?} absolute: {error}")))?;
-    path.into_os_string()
-        .into_string()
-        .map_err(|path| Failure::usage(format!("{} is not text", path.display())))
-}
-
-/// Whether an argument is an address, not the name of a remote, which has no `/`.
+/// Whether an argument is an address, not the name of a remote, which has no `/` and no `:`.
 pub(crate) fn is_address(remote: &str) -> bool {
-    remote.contains('/')
+    remote.contains(['/', ':'])
 }
 
 /// Names the known remotes if one does not exist.

@@ -1,10 +1,12 @@
 //! `plimsoll clone`, `fetch`, `pull` and `push`: exchange commits with another store.
 
-use plimsoll::{CommitId, Db, Durability, Error, Glsn, InvalidInput, Moved, Pulled};
+use plimsoll::{
+    CommitId, Db, Durability, Error, Glsn, InvalidInput, Moved, Pulled, absolute_address,
+};
 use serde_json::json;
 
 use crate::args::{CloneStore, Fetch, Globals, Pull, Push};
-use crate::commands::remote::{absolute, explain, is_address};
+use crate::commands::remote::{explain, is_address};
 use crate::commands::undo::conflicts_with_advice;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::moment::MAIN;
@@ -17,7 +19,7 @@ pub(crate) const DIGITS: usize = 12;
 
 pub(crate) fn clone(globals: &Globals, args: &CloneStore, output: &mut Output) -> Outcome {
     let options = store::options(globals).durability(Durability::Sync);
-    let address = absolute(&args.address)?;
+    let address = absolute_address(&args.address)?;
     let db =
         wait::to_share(globals, None, || Db::clone_store(&address, &args.store, options.clone()))?;
     let mut tips = vec![(MAIN.to_owned(), db.main().tip()?)];

@@ -43,6 +43,7 @@ mod run;
 mod shell;
 mod signals;
 mod sync;
+mod sync_pipe;
 mod tags;
 mod terminal;
 mod together;

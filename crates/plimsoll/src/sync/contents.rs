@@ -18,7 +18,7 @@ use crate::types::keyspaces::{BRANCHES, IDS, is_internal};
 use crate::types::times::to_micros;
 
 /// Values of up to this many bytes are passed whole, longer ones in pieces.
-const WHOLE_BYTES: u64 = 256 << 10;
+pub(super) const WHOLE_BYTES: u64 = 256 << 10;
 
 /// A value that is transferred.
 pub(super) enum Bytes<'a> {
@@ -284,7 +284,8 @@ pub(super) fn emit(
     Ok(())
 }
 
-fn covers((of, first, end): &DeletedRange, keyspace: &str, key: &[u8]) -> bool {
+/// Whether a deleted range contains a key.
+pub(super) fn covers((of, first, end): &DeletedRange, keyspace: &str, key: &[u8]) -> bool {
     **of == *keyspace && key >= &first[..] && end.as_ref().is_none_or(|end| key < &end[..])
 }
 

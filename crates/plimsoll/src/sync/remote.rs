@@ -1,12 +1,16 @@
 //! Remotes: the addresses of other stores under names, and clone, fetch, pull and push with them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::api::db::Db;
+use crate::sync::address::Address;
 use crate::sync::ids::space;
+use crate::sync::local::{Local, open_folder};
+use crate::sync::peer::Peer;
 use crate::sync::transfer::{Moved, Pulled};
+use crate::sync::wire::client::SyncConnection;
 use crate::types::branches::{MAIN, TEMPORARY, check_branch_name};
-use crate::types::error::{Error, Result};
+use crate::types::error::Result;
 use crate::types::invalid_input::InvalidInput;
 use crate::types::options::Options;
 
@@ -25,7 +29,7 @@ const REMOTE: u8 = b'u';
 pub struct RemoteInfo {
     /// The name, from [`Db::add_remote`].
     pub name: String,
-    /// The address: the path of the store's folder, or a `file://` URL.
+    /// The address, in one of the forms that [`Db::add_remote`] accepts.
     pub address: String,
 }
 
@@ -62,7 +66,7 @@ impl Db {
     /// [`Db::open`], [`Db::fetch`] and commits.
     pub fn clone_store(address: &str, dest: impl AsRef<Path>, options: Options) -> Result<Self> {
         let dest = dest.as_ref();
-        let other = open(&options, address)?;
+        let mut other = open(&options, address)?;
         match options.disk.list(dest) {
             Ok(names) if names.is_empty() => {}
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -71,20 +75,19 @@ impl Db {
         }
         let db = Self::open(dest, options.create(true))?;
         db.add_remote(ORIGIN, address)?;
-        for info in other.keyspaces() {
+        let keyspaces = other.keyspaces()?;
+        for info in &keyspaces {
             db.set_compression(&db.keyspace(&info.name)?, info.compression)?;
         }
-        let moved = db.fetch_from(&other, MAIN, MAIN)?;
+        let moved = db.fetch_as(&mut *other, MAIN, MAIN)?;
         if let Some(tip) = &moved.to {
             db.follow(&tracking(ORIGIN, MAIN), &db.main(), tip)?;
         }
-        for info in other.branches()? {
-            if is_own(&other, &info.name)? {
-                db.fetch_from(&other, &info.name, &tracking(ORIGIN, &info.name))?;
-            }
+        for name in other.branches()? {
+            db.fetch_as(&mut *other, &name, &tracking(ORIGIN, &name))?;
         }
         // Last, because the transfers above need the past states at which branches fork.
-        for info in other.keyspaces() {
+        for info in keyspaces {
             let keyspace = db.keyspace(&info.name)?;
             db.set_retention(&keyspace, info.retention)?;
             db.set_ttl(&keyspace, info.ttl)?;
@@ -93,8 +96,15 @@ impl Db {
     }
 
     /// Stores the address of another store under a name, which replaces an earlier address. The
-    /// other store is not opened. `address` is the path of a folder, or `file://` and an absolute
-    /// path. `name` has the limits of a branch name, no `/`, and is not `incoming`.
+    /// other store is not opened. `name` has the limits of a branch name, no `/`, and is not
+    /// `incoming`. `address` is one of these:
+    /// - the path of a folder, without a `:` before its first `/`; or `file://` and an absolute path;
+    /// - `ssh://[USER@]HOST[:PORT]/PATH` or `[USER@]HOST:PATH`, which runs `ssh HOST plimsoll
+    ///   sync-server PATH`. The environment variable `PLIMSOLL_SSH` names another program than `ssh`,
+    ///   and `PLIMSOLL_SYNC_SERVER` another command than `plimsoll sync-server`;
+    /// - `exec:COMMAND`, which runs a command, split at spaces and without a shell, that serves a
+    ///   store on its standard input and output. Such an address can do whatever this process can,
+    ///   so it is used only if the environment variable `PLIMSOLL_ALLOW_EXEC` is `1`.
     ///
     /// # Errors
     /// [`InvalidInput::RemoteName`], [`InvalidInput::RemoteAddress`]; errors of a commit.
@@ -105,7 +115,7 @@ impl Db {
         if name == TEMPORARY.trim_end_matches('/') {
             return Err(InvalidInput::RemoteName { name: name.to_owned() }.into());
         }
-        path_of(address)?;
+        Address::parse(address)?;
         let space = space(&self.store);
         self.transact(|tx| tx.put(&space, remote_key(name), address))
     }
@@ -147,19 +157,49 @@ impl Db {
         Ok(remotes)
     }
 
+    /// As [`Db::fetch_from`], from the store at the other end of a connection.
+    ///
+    /// # Errors
+    /// As for [`Db::fetch_from`]; [`Error::Remote`](crate::Error::Remote) if the connection fails.
+    pub fn fetch_over(
+        &self,
+        connection: &mut SyncConnection,
+        branch: &str,
+        into: &str,
+    ) -> Result<Moved> {
+        self.fetch_as(connection, branch, into)
+    }
+
+    /// As [`Db::push_to`], to the store at the other end of a connection.
+    ///
+    /// # Errors
+    /// As for [`Db::push_to`]; [`Error::Remote`](crate::Error::Remote) if the connection fails.
+    pub fn push_over(&self, connection: &mut SyncConnection, branch: &str) -> Result<Moved> {
+        self.push_if(connection, branch, false)
+    }
+
+    /// As [`Db::push_forced_to`], to the store at the other end of a connection.
+    ///
+    /// # Errors
+    /// As for [`Db::push_forced_to`]; [`Error::Remote`](crate::Error::Remote) if the connection fails.
+    pub fn push_forced_over(&self, connection: &mut SyncConnection, branch: &str) -> Result<Moved> {
+        self.push_if(connection, branch, true)
+    }
+
     /// Transfers the new commits of a branch of another store to the branch `REMOTE/BRANCH` of this
     /// one. `remote` is a name from [`Db::add_remote`].
     ///
-    /// The other store is opened with its own memory budget of 32 MiB, and shared with other
+    /// A store in a folder is opened with its own memory budget of 32 MiB, and shared with other
     /// processes if its file system supports that. It must be writable, because the ids of its
     /// commits are stored in it.
     ///
     /// # Errors
-    /// [`InvalidInput::NoRemote`]; [`InvalidInput::RemoteIsSelf`]; the errors of [`Db::open`] and
-    /// [`Db::fetch_from`].
+    /// [`InvalidInput::NoRemote`]; [`InvalidInput::RemoteIsSelf`]; [`InvalidInput::ExecAddress`];
+    /// [`Error::Remote`](crate::Error::Remote) if the connection fails; the errors of [`Db::open`]
+    /// and [`Db::fetch_from`].
     pub fn fetch(&self, remote: &str, branch: &str) -> Result<Moved> {
-        let other = self.open_remote(remote)?;
-        self.fetch_from(&other, branch, &tracking(remote, branch))
+        let mut other = self.open_remote(remote)?;
+        self.fetch_as(&mut *other, branch, &tracking(remote, branch))
     }
 
     /// Fetches a branch of another store ([`Db::fetch`]), and updates the branch of the same name
@@ -169,11 +209,11 @@ impl Db {
     /// # Errors
     /// As for [`Db::fetch`] and [`Db::catch_up`].
     pub fn pull(&self, remote: &str, branch: &str) -> Result<Pulled> {
-        let (other, theirs) = (self.open_remote(remote)?, tracking(remote, branch));
-        if other.branch(branch)?.tip()?.is_none() {
+        let (mut other, theirs) = (self.open_remote(remote)?, tracking(remote, branch));
+        if other.tip(branch)?.is_none() {
             return Ok(Pulled::UpToDate);
         }
-        self.fetch_from(&other, branch, &theirs)?;
+        self.fetch_as(&mut *other, branch, &theirs)?;
         drop(other);
         let pulled = self.catch_up(branch, &theirs)?;
         if let Pulled::FastForward(Moved { to: Some(tip), .. }) = &pulled {
@@ -204,11 +244,11 @@ impl Db {
 
     fn push_by_name(&self, remote: &str, branch: &str, is_forced: bool) -> Result<Moved> {
         let is_name = self.remotes()?.iter().any(|it| it.name == remote);
-        let other = match is_name {
+        let mut other = match is_name {
             true => self.open_remote(remote)?,
             false => self.open_address(remote)?,
         };
-        let moved = self.push_if(&other, branch, is_forced)?;
+        let moved = self.push_if(&mut *other, branch, is_forced)?;
         other.close()?;
         if let Some(tip) = moved.to.as_ref().filter(|_| is_name) {
             self.follow(&tracking(remote, branch), &self.branch(branch)?, tip)?;
@@ -216,27 +256,22 @@ impl Db {
         Ok(moved)
     }
 
-    fn open_remote(&self, name: &str) -> Result<Self> {
+    fn open_remote(&self, name: &str) -> Result<Box<dyn Peer>> {
         let remotes = self.remotes()?;
         let known = remotes.iter().find(|it| it.name == name);
         let known = known.ok_or_else(|| InvalidInput::NoRemote { name: name.to_owned() })?;
         self.open_address(&known.address)
     }
 
-    fn open_address(&self, address: &str) -> Result<Self> {
-        let folder = self.store.options.disk.resolve(&path_of(address)?);
-        if folder.is_ok_and(|folder| self.folder().is_ok_and(|own| own == folder)) {
-            return Err(InvalidInput::RemoteIsSelf.into());
+    fn open_address(&self, address: &str) -> Result<Box<dyn Peer>> {
+        if let Address::Folder(path) = Address::parse(address)? {
+            let folder = self.store.options.disk.resolve(&path);
+            if folder.is_ok_and(|folder| self.folder().is_ok_and(|own| own == folder)) {
+                return Err(InvalidInput::RemoteIsSelf.into());
+            }
         }
         open(&self.store.options, address)
     }
-}
-
-/// Whether a branch is neither temporary nor, by its name, fetched from a remote.
-fn is_own(db: &Db, name: &str) -> Result<bool> {
-    let remotes = db.remotes()?;
-    let fetched = |it: &RemoteInfo| name.starts_with(&format!("{}/", it.name));
-    Ok(!name.starts_with(TEMPORARY) && !remotes.iter().any(fetched))
 }
 
 /// The name of the branch to which a branch of another store is fetched.
@@ -248,32 +283,17 @@ fn remote_key(name: &str) -> Vec<u8> {
     [&[REMOTE][..], name.as_bytes()].concat()
 }
 
-/// The folder of an address.
-///
-/// # Errors
-/// [`InvalidInput::RemoteAddress`] if the address is neither a path nor `file://` and an absolute
-/// path.
-fn path_of(address: &str) -> Result<PathBuf> {
-    let refused = || InvalidInput::RemoteAddress { address: address.to_owned() };
-    let path = match address.split_once("://") {
-        None => address,
-        Some(("file", path)) if path.starts_with('/') => path,
-        Some(_) => return Err(refused().into()),
-    };
-    if path.is_empty() || path.contains('\0') {
-        return Err(refused().into());
-    }
-    Ok(path.into())
-}
-
-/// Opens the store at an address with a budget of [`MEMORY_BYTES`], shared with other processes if
-/// its file system supports that.
-fn open(options: &Options, address: &str) -> Result<Db> {
-    let path = path_of(address)?;
-    let options = Options { disk: options.disk.clone(), ..Options::new() };
-    let options = options.memory_bytes(MEMORY_BYTES).create(false).warm(false);
-    match Db::open(&path, options.clone().shared(true)) {
-        Err(Error::InvalidInput(InvalidInput::CannotBeShared { .. })) => Db::open(&path, options),
-        opened => opened,
-    }
+/// Opens the store at an address. A folder is opened with a budget of [`MEMORY_BYTES`].
+fn open(options: &Options, address: &str) -> Result<Box<dyn Peer>> {
+    Address::permit(address)?;
+    Ok(match Address::parse(address)? {
+        Address::Folder(path) => {
+            let options = Options { disk: options.disk.clone(), ..Options::new() };
+            let options = options.memory_bytes(MEMORY_BYTES).create(false).warm(false);
+            Box::new(Local::owning(open_folder(&path, options)?)?)
+        }
+        Address::Program { program, arguments, name } => {
+            Box::new(SyncConnection::to_program(&program, &arguments, name)?)
+        }
+    })
 }

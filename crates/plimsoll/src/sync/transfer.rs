@@ -1,4 +1,4 @@
-//! Fetch, push, pull and clone between two open stores.
+//! Fetch and push between two stores, and the update of a branch with fetched commits.
 
 use plimsoll_log::glsn::Glsn;
 
@@ -10,9 +10,10 @@ use crate::merge::graph::State;
 use crate::merge::steps::MergeSteps;
 use crate::sync::commit_id::CommitId;
 use crate::sync::ids::{Ids, Kind};
+use crate::sync::local::Local;
+use crate::sync::peer::{Move, Peer, Wanted};
 use crate::sync::receive::Receiver;
 use crate::sync::send::{Missing, contains};
-use crate::types::branches::{MAIN, TEMPORARY};
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
 
@@ -143,7 +144,7 @@ impl Db {
     /// other store lacks; [`InvalidInput::StateNotRetained`] if a commit cannot be placed there;
     /// [`InvalidInput::NoBranch`]; the errors of [`Db::commit_id`] and of commits in either store.
     pub fn push_to(&self, other: &Self, branch: &str) -> Result<Moved> {
-        self.push_if(other, branch, false)
+        self.push_if(&mut Local::new(other)?, branch, false)
     }
 
     /// As [`Db::push_to`], but also if the other branch has commits that this one does not contain.
@@ -152,21 +153,26 @@ impl Db {
     /// # Errors
     /// As for [`Db::push_to`], without [`InvalidInput::NotFastForward`].
     pub fn push_forced_to(&self, other: &Self, branch: &str) -> Result<Moved> {
-        self.push_if(other, branch, true)
+        self.push_if(&mut Local::new(other)?, branch, true)
     }
 
-    pub(super) fn push_if(&self, other: &Self, branch: &str, is_forced: bool) -> Result<Moved> {
+    /// Pushes a branch as [`Db::push_to`] does, or [`Db::push_forced_to`].
+    pub(super) fn push_if(
+        &self,
+        other: &mut dyn Peer,
+        branch: &str,
+        is_forced: bool,
+    ) -> Result<Moved> {
         let ours = self.branch(branch)?;
-        let (from, to) = (Ids::open(self)?, Ids::open(other)?);
-        let theirs = tip(&to, branch)?;
-        let is_fast_forward = match theirs {
+        let theirs = tip(other, branch)?;
+        let is_fast_forward = match theirs.filter(|_| !is_forced) {
             None => true,
-            Some(theirs) => contains(&from, &ours, &theirs)?,
+            Some(theirs) => contains(&Ids::open(self)?, &ours, &theirs)?,
         };
-        if !is_fast_forward && !is_forced {
+        if !is_fast_forward {
             return Err(InvalidInput::NotFastForward { branch: branch.to_owned() }.into());
         }
-        transfer((&from, &ours), (&to, branch), theirs)
+        transfer((&mut Local::new(self)?, branch), (other, branch), theirs)
     }
 
     /// Transfers the commits of a branch of the other store to the branch `into` of this one, which
@@ -192,10 +198,15 @@ impl Db {
     /// # Errors
     /// As for [`Db::push_forced_to`].
     pub fn fetch_from(&self, other: &Self, branch: &str, into: &str) -> Result<Moved> {
-        let theirs = other.branch(branch)?;
-        let (from, to) = (Ids::open(other)?, Ids::open(self)?);
-        let ours = tip(&to, into)?;
-        transfer((&from, &theirs), (&to, into), ours)
+        self.fetch_as(&mut Local::new(other)?, branch, into)
+    }
+
+    /// Fetches a branch as [`Db::fetch_from`] does.
+    pub(super) fn fetch_as(&self, other: &mut dyn Peer, branch: &str, into: &str) -> Result<Moved> {
+        other.charge_to(self);
+        let mut own = Local::new(self)?;
+        let ours = tip(&mut own, into)?;
+        transfer((other, branch), (&mut own, into), ours)
     }
 
     /// Updates `branch` with the commits of `theirs`, another branch of the same store, usually one
@@ -322,12 +333,11 @@ impl Branch {
     }
 }
 
-/// The id of the last commit of a branch; `None` if the branch is empty or does not exist.
-fn tip(ids: &Ids, name: &str) -> Result<Option<CommitId>> {
-    match ids.db().branch(name) {
-        Ok(branch) => Ok(ids.tip_of(&branch)?.map(|place| place.id)),
+/// The last commit of a branch; `None` if the branch is empty or does not exist.
+fn tip(peer: &mut dyn Peer, name: &str) -> Result<Option<CommitId>> {
+    match peer.tip(name) {
         Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => Ok(None),
-        Err(error) => Err(error),
+        tip => tip,
     }
 }
 
@@ -340,66 +350,15 @@ fn states_of(ids: &Ids, id: Option<CommitId>) -> Result<Vec<State>> {
 /// Transfers the commits of `branch` of the source that the target lacks, and makes the branch
 /// `name` of the target, which must end with the commit `before`, end with the same commit.
 fn transfer(
-    (from, branch): (&Ids, &Branch),
-    (to, name): (&Ids, &str),
+    (source, branch): (&mut dyn Peer, &str),
+    (target, name): (&mut dyn Peer, &str),
     before: Option<CommitId>,
 ) -> Result<Moved> {
-    let wanted = from.tip_of(branch)?.filter(|last| before != Some(last.id));
-    let Some(wanted) = wanted else {
-        return Ok(Moved { from: before, to: before, commits: 0 });
-    };
-    let last = wanted.id;
-    let there = common(from, to, name)?;
-    let missing = Missing::new(from, wanted.state(), &there)?;
-    let mut receiver = Receiver::new(to, name, before, false)?;
-    missing.send(from, &mut receiver)?;
-    let commits = receiver.finish(&last)?;
-    Ok(Moved { from: before, to: Some(last), commits })
-}
-
-/// States of the source of which the target has all commits. Looks up the last commit of each
-/// branch of the target. Of main, the receiving branch and temporary branches, also looks up older
-/// commits until the source has one.
-fn common(from: &Ids, to: &Ids, name: &str) -> Result<Vec<State>> {
-    let names = to.db().branches()?.into_iter().map(|info| info.name);
-    let mut states = Vec::new();
-    for there in names.chain([MAIN.to_owned()]) {
-        let branch = match to.db().branch(&there) {
-            // It was deleted since it was listed.
-            Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => continue,
-            branch => branch?,
-        };
-        let is_sampled = there == name || there == MAIN || there.starts_with(TEMPORARY);
-        let ids = match is_sampled {
-            true => samples(to, &branch)?,
-            false => to.tip_of(&branch)?.map(|place| place.id).into_iter().collect(),
-        };
-        for id in ids {
-            let places = from.places(&id)?;
-            states.extend(places.iter().map(|place| place.state()));
-            // This state contains the older samples.
-            if !places.is_empty() {
-                break;
-            }
-        }
-    }
-    Ok(states)
-}
-
-/// The ids of some commits of a branch, newest first, each once: the branch's last commit, and the
-/// last commit at 1, 2, 4, … GLSNs before it. There are at most 65.
-fn samples(ids: &Ids, branch: &Branch) -> Result<Vec<CommitId>> {
-    let Some(tip) = ids.tip_of(branch)? else { return Ok(Vec::new()) };
-    let (mut samples, mut distance) = (vec![tip.id], 1);
-    let mut last = tip;
-    while let Some(at) = tip.glsn.0.checked_sub(distance).filter(|at| *at > 0) {
-        distance *= 2;
-        if at >= last.glsn.0 {
-            continue;
-        }
-        let Some(place) = ids.tip((branch.id(), Glsn(at)))? else { break };
-        samples.push(place.id);
-        last = place;
-    }
-    Ok(samples)
+    let last = source.tip(branch)?.filter(|last| before != Some(*last));
+    let Some(id) = last else { return Ok(Moved { from: before, to: before, commits: 0 }) };
+    let haves = target.haves(name)?;
+    let change = Move { name, before, last: id };
+    let wanted = Wanted { branch, id };
+    let commits = target.receive(change, &mut |sink| source.send(wanted, &haves, sink))?;
+    Ok(Moved { from: before, to: last, commits })
 }

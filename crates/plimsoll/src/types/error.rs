@@ -218,6 +218,13 @@ pub enum Error {
         /// Its process id, if known.
         pid: Option<u32>,
     },
+    /// The other store of a transfer, or the connection to it, failed: the message says how. Correct
+    /// that, and repeat the transfer, which continues.
+    #[error("{message}")]
+    Remote {
+        /// What failed there, and what to do.
+        message: String,
+    },
     /// The memory budget is exhausted: the message lists the holders. The transaction is aborted,
     /// the store keeps working. Raise the budget, or hold less at a time: `get_reader` reads a long
     /// value in pieces.

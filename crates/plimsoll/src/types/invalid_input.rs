@@ -642,12 +642,21 @@ pub enum InvalidInput {
         /// The name.
         name: String,
     },
-    /// The address is neither a path nor a `file://` URL with an absolute path.
+    /// The address has none of the forms that [`Db::add_remote`](crate::Db::add_remote) lists.
     #[error(
-        "{address:?} is not the address of a store: give the path of its folder, or file:// and \
-         the absolute path"
+        "{address:?} is not the address of a store: give the path of its folder, file:// and the \
+         absolute path, ssh://[USER@]HOST[:PORT]/PATH, or [USER@]HOST:PATH"
     )]
     RemoteAddress {
+        /// The address.
+        address: String,
+    },
+    /// The address runs a command, which the environment does not permit.
+    #[error(
+        "{address:?} would run a command on this machine; if it is yours, set the environment \
+         variable PLIMSOLL_ALLOW_EXEC to 1"
+    )]
+    ExecAddress {
         /// The address.
         address: String,
     },

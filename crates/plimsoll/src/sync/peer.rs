@@ -1,0 +1,102 @@
+//! The two stores of a transfer, as one of them sees the other: [`Peer`]. A store that is open in
+//! this process is one (`local`), and so is a store at the other end of a connection (`wire`).
+
+use crate::api::db::Db;
+use crate::sync::commit_id::CommitId;
+use crate::sync::send::CommitSink;
+use crate::types::error::Result;
+use crate::types::keyspaces::KeyspaceInfo;
+
+/// The most commits that a store offers as a common past. Commits beyond these are transferred even
+/// if the other store has them.
+pub(super) const HAVES_MAX: usize = 16_384;
+
+/// Commits of a store, in lines: each commit of a line is an ancestor of those before it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Haves {
+    /// The commits; of each, whether it begins a line.
+    pub(super) commits: Vec<(CommitId, bool)>,
+}
+
+impl Haves {
+    /// Adds a line, as far as there is room.
+    pub(super) fn push_line(&mut self, line: impl IntoIterator<Item = CommitId>) {
+        for (number, id) in line.into_iter().enumerate() {
+            if self.is_full() {
+                break;
+            }
+            self.commits.push((id, number == 0));
+        }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.commits.len() >= HAVES_MAX
+    }
+}
+
+/// A commit that a store is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted<'a> {
+    /// A branch that contains it.
+    pub(super) branch: &'a str,
+    pub(super) id: CommitId,
+}
+
+/// The change of a branch that a transfer makes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Move<'a> {
+    /// The name of the branch.
+    pub(super) name: &'a str,
+    /// Its last commit before; `None`: it is empty or does not exist.
+    pub(super) before: Option<CommitId>,
+    /// Its last commit afterwards.
+    pub(super) last: CommitId,
+}
+
+/// Sends commits to a sink; from [`Peer::send`] of another store.
+pub(super) type Feed<'a> = dyn FnMut(&mut dyn CommitSink) -> Result<()> + 'a;
+
+/// A store that takes part in a transfer.
+pub(super) trait Peer {
+    /// The names of the branches that were not fetched from other stores, main excepted.
+    fn branches(&mut self) -> Result<Vec<String>>;
+
+    /// The settings of the keyspaces.
+    fn keyspaces(&mut self) -> Result<Vec<KeyspaceInfo>>;
+
+    /// The last commit of a branch; `None` if it is empty.
+    ///
+    /// # Errors
+    /// [`NoBranch`](crate::InvalidInput::NoBranch); errors of reads.
+    fn tip(&mut self, branch: &str) -> Result<Option<CommitId>>;
+
+    /// Commits of the store, for a transfer to a branch. Those of this branch come first.
+    fn haves(&mut self, branch: &str) -> Result<Haves>;
+
+    /// Sends a commit and its ancestors to `sink`, parents first, without the first commit of each
+    /// line of `haves` that the store has, and its ancestors.
+    ///
+    /// # Errors
+    /// [`BranchMoved`](crate::InvalidInput::BranchMoved) if the branch does not contain the commit;
+    /// [`HistoryTrimmed`](crate::InvalidInput::HistoryTrimmed); errors of reads and of the sink.
+    fn send(&mut self, wanted: Wanted<'_>, haves: &Haves, sink: &mut dyn CommitSink) -> Result<()>;
+
+    /// Receives the commits that `feed` sends, and moves the branch. Returns the number of commits
+    /// that the store did not have.
+    ///
+    /// # Errors
+    /// [`BranchMoved`](crate::InvalidInput::BranchMoved) if the branch does not end with
+    /// `change.before`; errors of commits and of `feed`.
+    fn receive(&mut self, change: Move<'_>, feed: &mut Feed<'_>) -> Result<u64>;
+
+    /// Charges what [`Peer::send`] holds to the budget of `db`, which receives the commits.
+    fn charge_to(&mut self, _db: &Db) {}
+
+    /// Ends the use of the store.
+    ///
+    /// # Errors
+    /// Those of [`Db::close`](crate::Db::close), if the transfer opened the store.
+    fn close(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}
