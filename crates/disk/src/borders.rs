@@ -46,7 +46,7 @@ borders! {
     /// A read set is coarsened.
     ReadSetCoarsened,
     /// An iterator resumes in newer sources than those it started with.
-    WalkResumed,
+    IteratorReattached,
     /// A reader finds a value at its new place.
     ValueMoved,
     /// A merge stops while copying a value.
@@ -68,7 +68,7 @@ borders! {
     /// A value was loaded and is about to become a row.
     ValueLoaded,
     /// An iterator has acquired its sources.
-    WalkSat,
+    IteratorAttached,
     /// An iterator skips a gap of its own transaction.
     OwnGapSkipped,
     /// A transaction pops a row that was read ahead.

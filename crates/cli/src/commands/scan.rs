@@ -222,7 +222,7 @@ impl Walk {
 
     fn value(&self, key: &[u8]) -> Result<plimsoll::ValueReader, Stop> {
         let value = self.snapshot.get_reader(&self.keyspace, key)?;
-        Ok(value.expect("the walk saw the key in the same snapshot"))
+        Ok(value.expect("the scan saw the key in the same snapshot"))
     }
 }
 

@@ -92,9 +92,9 @@ impl Snapshot {
         let store = self.store();
         let id = store.reader.keyspaces.id_of(keyspace)?;
         let first = {
-            let walk = self.range(keyspace, range)?.keys_only();
-            let mut walk = if reverse { walk.reverse() } else { walk };
-            walk.advance().map(|pair| pair.map(|(key, _)| key.to_vec()))
+            let keys = self.range(keyspace, range)?.keys_only();
+            let mut keys = if reverse { keys.reverse() } else { keys };
+            keys.advance().map(|pair| pair.map(|(key, _)| key.to_vec()))
         };
         match first {
             Ok(None) => Ok(None),
@@ -220,7 +220,7 @@ impl Snapshot {
             true => (span.lower(), Bound::Included(key), Direction::Backward),
         };
         let begun = self.read_at().and_then(|at| view.visible(lower, upper, at, direction));
-        begun.and_then(|mut walk| walk.next(&mut Vec::new()).map(|_| ())).is_ok()
+        begun.and_then(|mut keys| keys.next(&mut Vec::new()).map(|_| ())).is_ok()
     }
 }
 

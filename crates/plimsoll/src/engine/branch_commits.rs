@@ -110,8 +110,8 @@ fn unused_id(store: &Engine, mut next: u32) -> Result<u32> {
     while next < u32::MAX {
         let (span, view) =
             (Span::prefix(SIDE, &next.to_be_bytes()), store.reader.index.sources.view());
-        let mut walk = view.visible(span.lower(), span.upper(), at, Direction::Forward)?;
-        if walk.next(&mut Vec::new())?.is_none() {
+        let mut keys = view.visible(span.lower(), span.upper(), at, Direction::Forward)?;
+        if keys.next(&mut Vec::new())?.is_none() {
             break;
         }
         next += 1;

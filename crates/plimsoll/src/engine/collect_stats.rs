@@ -115,7 +115,7 @@ fn kind_name(kind: Kind) -> &'static str {
         Kind::Staging => "staging",
         Kind::Metadata => "metadata",
         Kind::Spare => "spare buffers",
-        Kind::Walks => "walks",
+        Kind::Iterators => "iterators",
     }
 }
 

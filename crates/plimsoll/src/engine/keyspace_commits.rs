@@ -293,17 +293,17 @@ fn try_drop(
         let (mut piece, mut bytes) = (Vec::new(), 0);
         // Read through the transaction, so that a concurrent insert is a conflict. Expired values
         // are deleted, too, and a value that expires before the commit is no conflict.
-        let mut walk = tx
+        let mut range = tx
             .range(keyspace, (from.as_ref().map(Vec::as_slice), Bound::Unbounded))?
             .unexpiring()
             .keys_only();
         while bytes < PIECE_BYTES
-            && let Some((key, _)) = walk.advance()?
+            && let Some((key, _)) = range.advance()?
         {
             bytes += key.len() + size_of::<Vec<u8>>();
             piece.push(key.to_vec());
         }
-        drop(walk);
+        drop(range);
         let Some(last) = piece.last().cloned() else { break };
         for key in &piece {
             tx.delete(keyspace, key)?;

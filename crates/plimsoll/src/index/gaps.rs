@@ -1,8 +1,8 @@
 //! Gaps of deleted keys that scans share.
 //!
-//! A deletion hides its key until a compaction drops both, and each new walk would step over all of
+//! A deletion hides its key until a compaction drops both, and each new iterator would step over all of
 //! them: a queue that puts at its tail and deletes at its head becomes slower with every turn. So a
-//! walk that has stepped over deleted keys publishes the interval, and later walks seek to its end.
+//! iterator that has stepped over deleted keys publishes the interval, and later iterators seek to its end.
 //! A commit that deletes a range publishes the range.
 //!
 //! The memory of recent commits also tells which ranges of keys no commit has written since a
@@ -211,13 +211,13 @@ impl Gaps {
         }
     }
 
-    /// Takes memory, so that walks can publish. If the budget refuses, the next walk tries again.
+    /// Takes memory, so that iterators can publish. If the budget refuses, the next one tries again.
     fn arm(&self) {
         if !self.enabled {
             return;
         }
         // Before the lock, because the budget may ask iterators to release their sources.
-        let Ok(lease) = self.budget.lease(Kind::Walks, CHARGED_BYTES) else { return };
+        let Ok(lease) = self.budget.lease(Kind::Iterators, CHARGED_BYTES) else { return };
         let mut state = self.lock();
         if state.lease.is_none() {
             state.lease = Some(lease);

@@ -23,6 +23,7 @@ use crate::borders::{Border, hit};
 use crate::index::env::Env;
 use crate::index::env::moment_set::MomentSet;
 use crate::index::gaps::Gaps;
+use crate::index::iter::handle::Iterators;
 use crate::index::manifest::files::{FileGuard, Files, Member, run_of};
 use crate::index::manifest::limits::Limits;
 use crate::index::manifest::{self, Head, Manifest, Outcome, number_after, run_infos};
@@ -36,7 +37,6 @@ use crate::index::runs::range_deletions::{Left, RangeMemory, left_by};
 use crate::index::sources::Sources;
 use crate::index::sources::source::{Memtable, Run};
 use crate::index::sources::view::{Closed, Content, View, depth, newest_in};
-use crate::index::walk::seat::Seats;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
 use crate::types::index_key::MAX_INDEX_KEY_BYTES;
@@ -53,7 +53,7 @@ const DEAD_IN_A_RANGE: u64 = 100;
 pub(crate) struct Runs {
     pub(crate) env: Arc<Env>,
     pub(crate) sources: Arc<Sources>,
-    seats: Arc<Seats>,
+    iterators: Arc<Iterators>,
     pub(crate) files: Arc<Files>,
     /// The head of the last manifest. The lock is held while a manifest is written.
     record: Mutex<Head>,
@@ -111,7 +111,11 @@ pub(crate) type Rest = (Arc<Memtable>, Vec<Closed>);
 
 impl Runs {
     /// Opens the files that the manifest names.
-    pub(crate) fn open(env: &Arc<Env>, seats: &Arc<Seats>, manifest: Manifest) -> Result<Self> {
+    pub(crate) fn open(
+        env: &Arc<Env>,
+        iterators: &Arc<Iterators>,
+        manifest: Manifest,
+    ) -> Result<Self> {
         let context = &env.context;
         if manifest.log_id != context.log.id() {
             return Err(Error::Forked {
@@ -154,7 +158,7 @@ impl Runs {
         Ok(Self {
             env: Arc::clone(env),
             sources: Arc::new(Sources::new(view)),
-            seats: Arc::clone(seats),
+            iterators: Arc::clone(iterators),
             files,
             flushed: AtomicU64::new(head.checkpoint.glsn.0),
             range_memory,
@@ -442,7 +446,7 @@ impl Runs {
         drop(record);
         let flushed = change.takes_closed.map_or(Glsn::NONE, |closed| closed.boundary);
         drop((change.removed, change.added));
-        self.seats.exchanged();
+        self.iterators.exchanged();
         self.flushed.fetch_max(flushed.0, Ordering::AcqRel);
         Ok(())
     }
@@ -586,7 +590,7 @@ impl Runs {
         }
         // After the publish, because dropping the view may remove files.
         drop((record, view));
-        self.seats.exchanged();
+        self.iterators.exchanged();
         Ok(())
     }
 
@@ -616,7 +620,7 @@ impl Runs {
             });
             drop((record, held));
             self.flushed.fetch_max(checkpoint.0, Ordering::AcqRel);
-            self.seats.exchanged();
+            self.iterators.exchanged();
         }
         releases
     }
@@ -634,7 +638,7 @@ impl Runs {
         let set = self.clear_row_cache();
         self.sources.publish(|view| view.set = set);
         drop(record);
-        self.seats.exchanged();
+        self.iterators.exchanged();
         Some(checkpoint)
     }
 

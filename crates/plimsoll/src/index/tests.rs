@@ -34,13 +34,13 @@ use plimsoll_memory::sorted::SortedMap;
 use crate::index::OpenIndex;
 use crate::index::env::moment_set::MomentSet;
 use crate::index::env::{Context, Horizon};
+use crate::index::iter::handle::Detachable;
 use crate::index::manifest::Manifest;
 use crate::index::memtables::reservation::Link;
 use crate::index::run::builder::TableBuilder;
 use crate::index::run::file::BlobSink;
 use crate::index::run::table::{Table, TableId, TableInfo};
 use crate::index::sources::view::{Direction, View};
-use crate::index::walk::seat::Walk;
 use crate::types::as_of::AsOf;
 use crate::types::error::{Lift, Result};
 use crate::types::index_key::{IndexKey, Prefix};
@@ -574,10 +574,10 @@ impl World {
     }
 
     /// Makes an iterator release its sources and re-seek in the current ones.
-    fn move_now_and_then(&mut self, walk: &mut impl Walk, key: &[u8]) {
+    fn move_now_and_then(&mut self, walk: &mut impl Detachable, key: &[u8]) {
         if self.random.below(4) == 0 {
-            drop(walk.get_up());
-            walk.sit_down(&self.view(), key).unwrap();
+            drop(walk.detach());
+            walk.attach(&self.view(), key).unwrap();
         }
     }
 

@@ -90,10 +90,10 @@ impl OwnRecords {
     pub(crate) fn refresh_keyspaces(&self, at: Glsn) -> Result<()> {
         let span = Span::new(SYSTEM, &(..));
         let view = self.index.sources.view();
-        let mut walk =
+        let mut iter =
             view.visible(span.lower(), span.upper(), AsOf::unexpiring(at), Direction::Forward)?;
         let mut key = Vec::new();
-        while let Some(version) = walk.next(&mut key)? {
+        while let Some(version) = iter.next(&mut key)? {
             if version.user_key() == STREAMS_MARK.as_bytes() {
                 self.streams_known.store(true, Ordering::Release);
                 continue;
@@ -140,10 +140,10 @@ impl OwnRecords {
     /// As for [`OwnRecords::load`].
     pub(crate) fn refresh_branches(&self, at: Glsn) -> Result<()> {
         let (span, view) = (Span::of_keyspace(BRANCHES), self.index.sources.view());
-        let mut walk =
+        let mut iter =
             view.visible(span.lower(), span.upper(), AsOf::unexpiring(at), Direction::Forward)?;
         let (mut key, mut all) = (Vec::new(), Registry::default());
-        while let Some(version) = walk.next(&mut key)? {
+        while let Some(version) = iter.next(&mut key)? {
             let Stored::Inline(record) = version.stored else { return Err(damaged_branch()) };
             all.add(&self.budget, version.user_key(), record, version.glsn)?;
         }
@@ -161,10 +161,10 @@ impl OwnRecords {
     ) -> Result<BTreeMap<String, T>> {
         let span = Span::new(keyspace, &(..));
         let view = self.index.sources.view();
-        let mut walk =
+        let mut iter =
             view.visible(span.lower(), span.upper(), AsOf::unexpiring(at), Direction::Forward)?;
         let (mut key, mut all) = (Vec::new(), BTreeMap::new());
-        while let Some(version) = walk.next(&mut key)? {
+        while let Some(version) = iter.next(&mut key)? {
             let Stored::Inline(record) = version.stored else { return Err(damaged()) };
             let name = std::str::from_utf8(version.user_key()).map_err(|_| damaged())?;
             all.insert(name.to_owned(), decode(record)?);

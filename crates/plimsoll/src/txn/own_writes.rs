@@ -49,9 +49,9 @@ impl<'t> OwnWrites<'t> {
     ) -> Result<Self> {
         let (runs, updated) = (set.spilled().cursors(), Arc::clone(updated));
         let (memory, place) = (None, None);
-        let mut walk = Self { set, direction, memory, runs, updated, place, standing: None };
-        walk.seek(from)?;
-        Ok(walk)
+        let mut iter = Self { set, direction, memory, runs, updated, place, standing: None };
+        iter.seek(from)?;
+        Ok(iter)
     }
 
     /// Moves to the first key at or after `from` (forward), or to the last key before it

@@ -19,8 +19,8 @@ use std::sync::{Mutex, PoisonError};
 use plimsoll_memory::budget::account::Charge;
 
 use crate::index::gaps::list::behind;
+use crate::index::iter::handle::Iterators;
 use crate::index::sources::merge::Direction;
-use crate::index::walk::seat::Seats;
 use crate::read::span::Span;
 use crate::txn::own_gaps::OwnGaps;
 use crate::txn::read_set::ReadSet;
@@ -95,11 +95,11 @@ impl Pops {
     }
 
     /// Makes room for more rows than last time. Returns how many.
-    pub(crate) fn make_room(&mut self, seats: &Seats) -> usize {
+    pub(crate) fn make_room(&mut self, iterators: &Iterators) -> usize {
         self.clear();
         let rows = (2 * self.at_once).clamp(4, ROWS_MAX);
         let bytes = (rows * BYTES_FOR_A_ROW).min(BYTES_MAX);
-        let charge = self.charge.get_or_insert_with(|| seats.charge());
+        let charge = self.charge.get_or_insert_with(|| iterators.charge());
         // Charge the capacity kept from more rows as well.
         let (bytes_kept, rows_kept) =
             (self.bytes.capacity().max(bytes), self.rows.capacity().max(2 * rows));
@@ -175,7 +175,12 @@ impl Pops {
     }
 
     /// Adds what was popped to the read set and the gaps.
-    pub(crate) fn tell(&mut self, reads: &Mutex<ReadSet>, gaps: &Mutex<OwnGaps>, seats: &Seats) {
+    pub(crate) fn tell(
+        &mut self,
+        reads: &Mutex<ReadSet>,
+        gaps: &Mutex<OwnGaps>,
+        iterators: &Iterators,
+    ) {
         let dead = std::mem::take(&mut self.untold);
         let Some((space, direction)) = self.place.filter(|_| dead > 0) else { return };
         let span = Span::of_keyspace(space);
@@ -192,7 +197,7 @@ impl Pops {
         }
         drop(reads);
         if let Some(end) = end {
-            gaps.lock().unwrap_or_else(PoisonError::into_inner).add(seats, &first, &end, dead);
+            gaps.lock().unwrap_or_else(PoisonError::into_inner).add(iterators, &first, &end, dead);
         }
     }
 }
@@ -212,11 +217,11 @@ mod tests {
             Options::new().memory_bytes(16 << 20).background(false),
         )
         .unwrap();
-        let seats = &store.reader.index.seats;
+        let iterators = &store.reader.index.iterators;
         let mut pops = Pops::default();
-        while pops.make_room(seats) < ROWS_MAX {}
+        while pops.make_room(iterators) < ROWS_MAX {}
         pops.forget();
-        assert!(pops.make_room(seats) < ROWS_MAX);
+        assert!(pops.make_room(iterators) < ROWS_MAX);
         let kept = pops.bytes.capacity() + pops.rows.capacity() * size_of::<Ends>();
         let charged = pops.charge.as_ref().unwrap().bytes();
         assert!(charged >= kept as u64, "{charged} of {kept}");

@@ -1,4 +1,4 @@
-//! Rows that an iterator has read ahead, because being seated, released and charged costs more than
+//! Rows that an iterator has read ahead, because being attached, released and charged costs more than
 //! reading a small row.
 //!
 //! Invariants:

@@ -533,7 +533,7 @@ impl Transaction {
 
     /// An empty charge for memory that a user holds for a long time.
     pub(crate) fn charge(&self) -> Charge {
-        self.committer.reader.index.seats.charge()
+        self.committer.reader.index.iterators.charge()
     }
 
     /// The state of the transaction's pops.
@@ -544,7 +544,7 @@ impl Transaction {
     /// Adds what was popped to the read set and the gaps, before these are used.
     pub(crate) fn tell_pops(&self) {
         let mut pops = self.pops.lock().unwrap_or_else(PoisonError::into_inner);
-        pops.tell(&self.reads, &self.gaps, &self.committer.reader.index.seats);
+        pops.tell(&self.reads, &self.gaps, &self.committer.reader.index.iterators);
     }
 
     /// To be called before the transaction writes an index key. If the key is among the popped keys
@@ -586,7 +586,7 @@ impl Transaction {
     /// # Errors
     /// [`crate::Error::InvalidInput`] if the handle belongs to another store or opening.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Range<'_>> {
-        self.walk(Span::new(self.id_of(keyspace)?, &range))
+        self.scan(Span::new(self.id_of(keyspace)?, &range))
     }
 
     /// Iterates over the keys that begin with `prefix`, including own writes.
@@ -594,22 +594,22 @@ impl Transaction {
     /// # Errors
     /// As for [`Transaction::range`].
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Result<Range<'_>> {
-        self.walk(Span::prefix(self.id_of(keyspace)?, prefix.as_ref()))
+        self.scan(Span::prefix(self.id_of(keyspace)?, prefix.as_ref()))
     }
 
-    pub(crate) fn walk(&self, span: Span) -> Result<Range<'_>> {
+    pub(crate) fn scan(&self, span: Span) -> Result<Range<'_>> {
         self.tell_pops();
         // Makes the moment ready.
         self.read_at()?;
         let updated = self.updated_in(&span)?;
         let (committer, writes) = (&self.committer, &self.writes);
         let when = (&self.moment, &self.expiries);
-        let walk =
+        let range =
             Range::in_transaction(committer, span.clone(), when, writes, &self.reads, &self.gaps);
         if let Some(lens) = self.lens_of(&span) {
-            return Ok(walk.on_branch(lens));
+            return Ok(range.on_branch(lens));
         }
-        Ok(if updated.is_empty() { walk } else { walk.with_updated(writes, updated) })
+        Ok(if updated.is_empty() { range } else { range.with_updated(writes, updated) })
     }
 
     /// The lens through which a span of main's form is read.

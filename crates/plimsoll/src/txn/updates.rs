@@ -191,8 +191,8 @@ impl Transaction {
             return self.update_now(key, update);
         }
         let Self { committer, pending, .. } = self;
-        let seats = &committer.reader.index.seats;
-        committer.patience.in_transaction(true, || Ok(pending.push(seats, key, &update)?))
+        let iterators = &committer.reader.index.iterators;
+        committer.patience.in_transaction(true, || Ok(pending.push(iterators, key, &update)?))
     }
 
     /// Computes the pending updates of a key and then `update`, from the values that the

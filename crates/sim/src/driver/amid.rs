@@ -77,7 +77,7 @@ impl Driver {
             Within::MomentAsked => Border::MomentAsked,
             Within::SourcesTaken => Border::SourcesTaken,
             Within::ValueLoaded => Border::ValueLoaded,
-            Within::WalkSat => Border::WalkSat,
+            Within::IteratorAttached => Border::IteratorAttached,
             Within::CursorHeld => Border::CursorHeld,
             Within::LargeWritten => Border::LargeWritten,
             Within::TrimAsked => Border::TrimAsked,

@@ -228,7 +228,7 @@ impl Driver {
             return Ok(());
         }
         if !is_open {
-            self.sit_down(member);
+            self.attach(member);
         }
         let order = self.order(member, act);
         self.note_pending(member, &order);
@@ -314,7 +314,7 @@ impl Driver {
         }
     }
 
-    fn sit_down(&mut self, member: u8) {
+    fn attach(&mut self, member: u8) {
         self.next_pid += 1;
         let (process, disk) = self.world.disk.process(self.next_pid);
         let crew = Arc::clone(&self.crew);

@@ -43,12 +43,12 @@ impl<'t> Range<'t> {
     /// The part of the span behind the key returned last.
     fn rest(&mut self) -> Result<Span> {
         let kept = self.span.clone().map(Span::into_range);
-        let (lower, upper) = match (kept, &mut self.walk) {
+        let (lower, upper) = match (kept, &mut self.state) {
             (Some(range), _) => range,
-            (None, Some(walk)) => {
+            (None, Some(state)) => {
                 let mut key = self.key.take();
                 let reader = &self.committer.reader;
-                let range = reader.walk(&mut walk.base, &mut key, |base, _| Ok(base.range()));
+                let range = reader.step(&mut state.base, &mut key, |base, _| Ok(base.range()));
                 self.key.put(key);
                 range?
             }

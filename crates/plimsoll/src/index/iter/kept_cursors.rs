@@ -118,7 +118,7 @@ mod tests {
 
     fn account() -> (Budget, Arc<Account>) {
         let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
-        let account = Account::new(&budget, Kind::Walks).unwrap();
+        let account = Account::new(&budget, Kind::Iterators).unwrap();
         (budget, account)
     }
 
