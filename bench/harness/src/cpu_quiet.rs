@@ -9,8 +9,8 @@ use rustix::time::{ClockId, clock_gettime};
 const LOOK: Duration = Duration::from_millis(40);
 const BUSY_MAX: Duration = Duration::from_millis(4);
 
-/// Waits for at most `patience`; returns whether the process became quiet.
-pub(crate) fn wait(patience: Duration) -> bool {
+/// Waits for at most `timeout`; returns whether the process became quiet.
+pub(crate) fn wait(timeout: Duration) -> bool {
     let began = Instant::now();
     loop {
         let before = used();
@@ -18,7 +18,7 @@ pub(crate) fn wait(patience: Duration) -> bool {
         if used().saturating_sub(before) <= BUSY_MAX {
             return true;
         }
-        if began.elapsed() >= patience {
+        if began.elapsed() >= timeout {
             return false;
         }
     }

@@ -79,7 +79,7 @@ impl<'a> Changes<'a> {
     pub(crate) fn wait(&self, interrupt: &Interrupt, output: &Output, briefly: bool) -> Waited {
         loop {
             for _ in 0..LOOK_EVERY.as_millis() / NAP.as_millis() {
-                if interrupt.came() {
+                if interrupt.was_received() {
                     return Waited::Interrupted;
                 }
                 if output.reader_has_left() {
@@ -95,12 +95,12 @@ impl<'a> Changes<'a> {
         }
     }
 
-    fn changed_within(&self, patience: Duration) -> bool {
+    fn changed_within(&self, timeout: Duration) -> bool {
         match &self.watch {
             // A signal ends the wait too.
-            Some(watch) => watch.wait(patience).unwrap_or(false),
+            Some(watch) => watch.wait(timeout).unwrap_or(false),
             None => {
-                SystemClock::new().sleep(patience);
+                SystemClock::new().sleep(timeout);
                 false
             }
         }

@@ -51,7 +51,7 @@ impl Interrupt {
     }
 
     /// Whether a signal was received.
-    pub(crate) fn came(&self) -> bool {
+    pub(crate) fn was_received(&self) -> bool {
         // Relaxed: the handler passes nothing but the flag itself.
         self.came.load(Ordering::Relaxed)
     }

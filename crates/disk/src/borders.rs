@@ -98,7 +98,7 @@ borders! {
     /// A manifest is written, but no reader uses it yet.
     ManifestWritten,
     /// A process is about to apply another's change of keyspaces or cursors.
-    Learning,
+    OwnRecordsLoading,
     /// A batch of deletions, or of rows read ahead of pops, ends because of its size.
     BatchByBytes,
     /// A transaction that pops reaches the end.
@@ -151,7 +151,7 @@ borders! {
 pub fn hit(_: Border) {}
 
 #[cfg(feature = "testing")]
-pub use counted::{at_next, at_nth, count_here, counts, do_now, forget, hit, without_pending};
+pub use counted::{at_next, at_nth, count_here, counts, forget, hit, run_pending, without_pending};
 
 #[cfg(feature = "testing")]
 mod counted {
@@ -225,7 +225,7 @@ mod counted {
     }
 
     /// Runs the pending action now; returns whether there was one.
-    pub fn do_now() -> bool {
+    pub fn run_pending() -> bool {
         let armed = ARMED.with_borrow_mut(Option::take);
         armed.map(|(_, _, deed)| deed()).is_some()
     }
@@ -265,10 +265,10 @@ mod counted {
             assert_eq!(done.get(), 0);
             hit(Border::TableFull);
             hit(Border::TableFull);
-            assert_eq!((done.get(), do_now()), (1, false));
+            assert_eq!((done.get(), run_pending()), (1, false));
             let deed = Rc::clone(&done);
             at_next(Border::TableFull, move || deed.set(deed.get() + 1));
-            assert_eq!((do_now(), done.get()), (true, 2));
+            assert_eq!((run_pending(), done.get()), (true, 2));
             let deed = Rc::clone(&done);
             at_nth(Border::TableFull, 2, move || deed.set(deed.get() + 1));
             hit(Border::TableFull);

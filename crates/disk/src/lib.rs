@@ -4,7 +4,7 @@
 //! memory in [`mem`]; disks that wrap another one in [`layer`]; with the feature `testing`,
 //! simulated faults in `lying`; what processes share in [`sharing`]; what a forked child may do in
 //! [`fork`]), memory of the system ([`machine`], [`room`]), its processors ([`processors`]), time
-//! ([`clock`]), threads ([`thread`], [`worker`], [`crew`]) and their fair lock ([`fair_lock`]),
+//! ([`clock`]), threads ([`thread`], [`worker`], [`job_pool`]) and their fair lock ([`fair_lock`]),
 //! randomness ([`random`]), the one checksum ([`checksum`]) and the encoding of integers
 //! ([`codec`]). The crates above never call the operating system themselves; this lets one seed
 //! replay a whole run.
@@ -14,7 +14,6 @@ pub mod borders;
 pub mod checksum;
 pub mod clock;
 pub mod codec;
-pub mod crew;
 mod descriptor;
 pub mod fair_lock;
 pub mod fork;
@@ -24,6 +23,7 @@ pub mod fork;
 )]
 mod image;
 pub mod io_cause;
+pub mod job_pool;
 pub mod layer;
 #[cfg(any(test, feature = "testing"))]
 pub mod lying;

@@ -41,7 +41,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use plimsoll_disk::crew::Job;
+use plimsoll_disk::job_pool::Job;
 
 use crate::blob::{Blob, BlobId, BlobRef};
 use crate::draft::{Draft, Ticket};
@@ -543,7 +543,7 @@ impl FileLog {
     }
 
     /// Waits until `next` of the bounds is beyond `glsn` and that entry is readable (durable, or
-    /// submitted in `Durability::Buffered`), until `patience` is over, or until `is_ended` returns
+    /// submitted in `Durability::Buffered`), until `timeout` is over, or until `is_ended` returns
     /// true. `is_ended` is called after each [`FileLog::wake_waiters`]. Never polls. Returns the
     /// last readable GLSN.
     ///
@@ -552,15 +552,15 @@ impl FileLog {
     pub fn wait_beyond(
         &self,
         glsn: Glsn,
-        patience: Duration,
+        timeout: Duration,
         is_ended: &dyn Fn() -> bool,
     ) -> Result<Glsn, LogError> {
         if self.log.readable() <= glsn {
             match self.log.env.members() {
-                Some(members) => wait_for_members(&self.log, members, glsn, patience, is_ended)?,
+                Some(members) => wait_for_members(&self.log, members, glsn, timeout, is_ended)?,
                 None => {
                     let is_over = || self.log.readable() > glsn || is_ended();
-                    self.log.durability.group.wait_for_news(patience, &is_over);
+                    self.log.durability.group.wait_until(timeout, &is_over);
                 }
             }
         }

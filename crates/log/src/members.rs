@@ -65,8 +65,8 @@ use crate::members::table::{Access, Table};
 use crate::members::turns::Turns;
 use crate::members::words::{
     CELLS_AT, DURABLE, FILES_AT, FOLLOWERS, INSTANCE, JOIN, KEEPER_FILES, LAST, LAYOUT, MAGIC,
-    MEMORY_TOTAL, NEWS, POSTING, SLOT_FILES, SLOT_WORDS, SLOTS, SLOTS_AT, SLOTS_END, STATE, SYNC,
-    Slot, SlotWord, TURN, WORDS,
+    MEMORY_TOTAL, POSTING, READER_BELL, SLOT_FILES, SLOT_WORDS, SLOTS, SLOTS_AT, SLOTS_END, STATE,
+    SYNC, Slot, SlotWord, TURN, WORDS,
 };
 
 /// The folder of the locks, in the store's folder.
@@ -79,7 +79,7 @@ pub const WORDS_FILE: &str = "SHARED";
 pub const MAX_PROCESSES: usize = SLOTS;
 
 /// How long a member waits for another one before it reports that member as stalled.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// No blob file is being written.
 const NO_BLOB: u64 = u64::MAX;
@@ -141,7 +141,7 @@ struct Joining {
     disk: Arc<dyn Disk>,
     clock: Arc<dyn Clock>,
     dir: PathBuf,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Joining {
@@ -149,7 +149,7 @@ impl Joining {
         disk: &Arc<dyn Disk>,
         clock: &Arc<dyn Clock>,
         store: &Path,
-        patience: Duration,
+        timeout: Duration,
         access: Access,
     ) -> Result<Self, LogError> {
         let dir = store.join(LOCKS_DIR);
@@ -182,7 +182,7 @@ impl Joining {
             access,
             disk: Arc::clone(disk),
             clock: Arc::clone(clock),
-            patience,
+            timeout,
             dir,
             words,
         })
@@ -190,7 +190,7 @@ impl Joining {
 
     /// Takes `join`. Waits for a process that joins or leaves as long as it reports that it works.
     fn wait_to_join(&self) -> Result<(), LogError> {
-        self.join.wait_for_working(|| self.join.take(self.patience, 0, &|| false)).map(drop)
+        self.join.wait_for_working(|| self.join.take(self.timeout, 0, &|| false)).map(drop)
     }
 
     /// Takes a free slot. The caller must hold `join`.
@@ -223,7 +223,7 @@ impl Joining {
             disk: self.disk,
             clock: self.clock,
             dir: self.dir,
-            patience: self.patience,
+            timeout: self.timeout,
         });
         let join = Arc::new(self.join);
         let marks = Arc::new(Marks::new(&table));
@@ -277,9 +277,9 @@ impl Members {
         disk: &Arc<dyn Disk>,
         clock: &Arc<dyn Clock>,
         store: &Path,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Self, LogError> {
-        let joining = Joining::open(disk, clock, store, patience, Access::Writes)?;
+        let joining = Joining::open(disk, clock, store, timeout, Access::Writes)?;
         joining.wait_to_join()?;
         joining.take_slot(store)
     }
@@ -290,9 +290,9 @@ impl Members {
         disk: &Arc<dyn Disk>,
         clock: &Arc<dyn Clock>,
         store: &Path,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Self, LogError> {
-        let joining = Joining::open(disk, clock, store, patience, Access::Watches)?;
+        let joining = Joining::open(disk, clock, store, timeout, Access::Watches)?;
         Ok(joining.end(SLOTS, None))
     }
 
@@ -376,7 +376,7 @@ impl Members {
             // Wake the readers of an earlier instance, which have news to read. Do so before
             // another member can join: if this process is killed here, the next one to join is a
             // first member again.
-            self.table.ring(NEWS);
+            self.table.ring(READER_BELL);
             self.table.notify();
         }
         self.table.needs_words.store(true, Ordering::SeqCst);
@@ -397,7 +397,7 @@ impl Members {
             while_waiting();
             false
         };
-        self.join.take(self.table.patience, self.table.here(), &is_needless)?;
+        self.join.take(self.table.timeout, self.table.here(), &is_needless)?;
         self.is_leaving.store(true, Ordering::SeqCst);
         if self.table.access == Access::Writes {
             // Shows read-only processes that stay open that they no longer follow any member.
@@ -416,7 +416,7 @@ impl Members {
         self.table.set(SlotWord::Pid, 0);
         // Set before the slot can belong to another member.
         self.table.has_left.store(true, Ordering::SeqCst);
-        self.keeper.give_keeping_back();
+        self.keeper.release();
         if let Some(lock) = &self.table.slot_lock {
             lock.unlock();
         }
@@ -438,9 +438,9 @@ impl Members {
         disk: &Arc<dyn Disk>,
         clock: &Arc<dyn Clock>,
         store: &Path,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Self, LogError> {
-        match Joining::open(disk, clock, store, patience, Access::Reads) {
+        match Joining::open(disk, clock, store, timeout, Access::Reads) {
             Ok(joining) => {
                 joining.wait_to_join()?;
                 match joining.take_slot(store) {
@@ -451,8 +451,8 @@ impl Members {
             Err(error) if is_forbidden(&error) => {}
             Err(error) => return Err(error),
         }
-        let watching = Joining::open(disk, clock, store, patience, Access::Watches)?;
-        watching.join.wait_for_working(|| watching.join.take_without_words(patience))?;
+        let watching = Joining::open(disk, clock, store, timeout, Access::Watches)?;
+        watching.join.wait_for_working(|| watching.join.take_without_words(timeout))?;
         Ok(watching.end(SLOTS, None))
     }
 
@@ -516,8 +516,9 @@ impl Members {
         let readers = if is_known { self.slots.others()? } else { Vec::new() };
         // Earlier readers may be waiting, and decrement these counters when their wait ends. A
         // counter that is too high costs some needless wake-ups.
-        let is_kept =
-            |at: &usize| [INSTANCE, FOLLOWERS, NEWS, STATE].contains(at) || DURABLE.contains(at);
+        let is_kept = |at: &usize| {
+            [INSTANCE, FOLLOWERS, READER_BELL, STATE].contains(at) || DURABLE.contains(at)
+        };
         let shared_by_all = (1..SLOTS_AT)
             .filter(|at| !is_kept(at))
             .chain(SLOTS_END..CELLS_AT)

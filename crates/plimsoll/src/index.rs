@@ -87,7 +87,7 @@ impl OpenIndex {
         manifest: Manifest,
         horizon: Arc<dyn Horizon>,
     ) -> Result<Arc<Self>> {
-        let has_jobs = context.background && !context.duty.is_read_only();
+        let has_jobs = context.background && !context.role.is_read_only();
         let env = Arc::new(Env::new(context, horizon));
         let iterators = Iterators::new(&env.context.budget, &env.context.pool)?;
         let runs = Arc::new(Runs::open(&env, &iterators, manifest)?);
@@ -97,7 +97,7 @@ impl OpenIndex {
         let compaction = Arc::new(Compaction::new(&runs)?);
         let throttle = Throttle::new(&runs, &memtables, &compaction);
         let jobs = if has_jobs {
-            Jobs::start(&env.context.crew, &env, &runs, &memtables, &compaction)?
+            Jobs::start(&env.context.job_pool, &env, &runs, &memtables, &compaction)?
         } else {
             Jobs::none()
         };

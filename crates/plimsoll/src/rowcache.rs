@@ -178,9 +178,9 @@ impl RowCache {
     /// well; a store that only writes or scans has none.
     pub(crate) fn return_lent(&self) {
         let Some(kept) = &self.kept else { return };
-        kept.large.iter().for_each(|large| large.give_back());
+        kept.large.iter().for_each(|large| large.release());
         let cache = kept.cache();
-        while kept.balance.give_back(&cache, &kept.budget) {}
+        while kept.balance.return_lent(&cache, &kept.budget) {}
     }
 
     /// Whether it contains no row.
@@ -441,7 +441,7 @@ impl Kept {
         }
         // Relaxed: an independent counter.
         if self.fills.fetch_add(1, Ordering::Relaxed).is_multiple_of(FILLS_BETWEEN_LOOKS) {
-            self.large.iter().for_each(|large| large.give_back());
+            self.large.iter().for_each(|large| large.release());
             let is_lent = self.balance.look(&self.cache(), &self.pool, &self.budget);
             self.is_lent.store(is_lent, Ordering::Relaxed);
         }

@@ -31,7 +31,7 @@ pub(crate) fn run(globals: &Globals, args: &Backup, output: &mut Output) -> Outc
     if !args.verify {
         return Ok(made);
     }
-    if interrupt.came() {
+    if interrupt.was_received() {
         return Err(Failure::new(
             Exit::Interrupted,
             "interrupted. The backup is made, and was not checked.",

@@ -88,7 +88,7 @@ fn run_lines(
 ) -> Result<Ended, Failure> {
     let mut missing = false;
     while lines.next()? {
-        if interrupt.came() {
+        if interrupt.was_received() {
             return Ok(Ended::Interrupted { before: lines.number });
         }
         let Some(statement) = parse(&lines.line).map_err(Failure::usage)? else { continue };
@@ -98,7 +98,7 @@ fn run_lines(
             Done::Quit => break,
         }
     }
-    match interrupt.came() {
+    match interrupt.was_received() {
         true => Ok(Ended::Interrupted { before: lines.number + 1 }),
         false => Ok(Ended::AtEnd { missing }),
     }

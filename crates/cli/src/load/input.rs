@@ -98,13 +98,13 @@ impl Input {
 /// pipe may deliver them in pieces and a first row may be shorter.
 fn beginning(reader: &mut impl Read) -> Vec<u8> {
     let mut beginning = Vec::new();
-    let goes_on = |read: &[u8]| {
+    let is_incomplete = |read: &[u8]| {
         let mut known = compressed::magics().chain([BYTE_ORDER_MARK]);
         known.any(|known| known.len() > read.len() && known.starts_with(read))
     };
     let mut byte = [0];
     // Reading rows returns the same error again and reports it.
-    while goes_on(&beginning) && reader.read_exact(&mut byte).is_ok() {
+    while is_incomplete(&beginning) && reader.read_exact(&mut byte).is_ok() {
         beginning.extend_from_slice(&byte);
     }
     beginning

@@ -115,11 +115,11 @@ fn set_mode(place: &Place<'_>, made: &Stat, mode: Mode) -> io::Result<()> {
 pub(super) fn open_or_make(place: &Place<'_>) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK;
     loop {
-        match patiently(place, || place.open(flags)) {
+        match with_retries(place, || place.open(flags)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             opened => return opened,
         }
-        match patiently(place, || place.open(flags | OFlags::CREATE | OFlags::EXCL)) {
+        match with_retries(place, || place.open(flags | OFlags::CREATE | OFlags::EXCL)) {
             Ok(fd) => return share_file(place, &fd).map(|()| fd),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
@@ -170,13 +170,13 @@ pub(super) fn make_folder(place: &Place<'_>) -> io::Result<()> {
 fn make_plain_folder(place: &Place<'_>, folder: &Stat) -> io::Result<()> {
     let make =
         || call(place.path, || mkdirat(place.folder(), place.name(), Mode::from_raw_mode(0o777)));
-    patiently(place, make)?;
+    with_retries(place, make)?;
     share_folder(place, folder)
 }
 
 /// Retries for a while after a permission error, because another user may just have created the
 /// file or its folder.
-fn patiently<T>(place: &Place<'_>, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+fn with_retries<T>(place: &Place<'_>, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let mut waits = 0;
     loop {
         match act() {

@@ -190,7 +190,7 @@ pub(crate) fn place(
     if !(from_micros..before_micros).contains(&timestamp_micros) {
         return Err(LogError::Late { micros: timestamp_micros });
     }
-    let (start, bound) = make_room(log, order, &sizes, draft.blobs.len())?;
+    let (start, bound) = reserve_room(log, order, &sizes, draft.blobs.len())?;
     let header = RecordHeader {
         first: next,
         read_at: draft.read_at,
@@ -244,7 +244,7 @@ enum Seal {
 }
 
 /// Reserves all room that a record needs; starts a new segment if the active one has none.
-fn make_room(
+fn reserve_room(
     log: &OpenLog,
     order: &mut Order,
     sizes: &DraftSizes,
@@ -257,7 +257,7 @@ fn make_room(
             && order.entries() + u64::from(sizes.entries) <= u64::from(order.entries_max);
         let ends_early = log.env.ends_segment(order.end.offset) && order.entries() > 0;
         if fits && !ends_early {
-            match make_room_here(log, order, sizes, blobs, bound) {
+            match reserve_room_here(log, order, sizes, blobs, bound) {
                 // A sealed segment needs no entry offsets in memory.
                 Err(LogError::OutOfBudget(_)) if order.entries() > 0 => seal = Seal::Now,
                 made => return made.map(|()| (start, bound)),
@@ -273,13 +273,13 @@ fn make_room(
         if rolled.is_err() && fits && ends_early && log.durability.group.check().is_ok() {
             // If there is no room for a next segment, the active one stays, because it need not
             // end.
-            return make_room_here(log, order, sizes, blobs, bound).map(|()| (start, bound));
+            return reserve_room_here(log, order, sizes, blobs, bound).map(|()| (start, bound));
         }
         rolled?;
     }
 }
 
-fn make_room_here(
+fn reserve_room_here(
     log: &OpenLog,
     order: &mut Order,
     sizes: &DraftSizes,

@@ -20,7 +20,7 @@ use crate::members::words::{REMOVED, SLOTS, STATE, SlotWord};
 
 /// How long a hold waits for a removal. One that takes longer belongs to a suspended member, or
 /// removes very many files.
-const REMOVAL_PATIENCE: Duration = Duration::from_secs(2);
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Files are being removed, but no part of the log is being freed yet.
 const REMOVES: u64 = 1;
@@ -62,7 +62,7 @@ impl Holds {
         self.table.said[SlotWord::Holds as usize].fetch_add(1, Ordering::SeqCst);
         self.table.slot_word(self.table.slot, SlotWord::Holds).fetch_add(1, Ordering::SeqCst);
         let mut held = Held { holds: Arc::clone(self), gone_below: Glsn::NONE };
-        for _ in 0..REMOVAL_PATIENCE.min(self.table.patience).as_millis().max(1) {
+        for _ in 0..REMOVAL_TIMEOUT.min(self.table.timeout).as_millis().max(1) {
             let is_removing = |slot: &usize| {
                 self.table.slot_word(*slot, SlotWord::Removing).load(Ordering::SeqCst) > 0
             };

@@ -142,7 +142,7 @@ impl Marks {
     /// As [`crate::members::table::Table::wait_for_change`], but also ends at the next sync of a
     /// commit. `next` and `durable` are [`Marks::next`] and the durable GLSN as this member read
     /// them before its last check; if either has changed since, returns at once.
-    pub fn rest(&self, seen: u64, next: Glsn, durable: Glsn, patience: Duration) {
+    pub fn rest(&self, seen: u64, next: Glsn, durable: Glsn, timeout: Duration) {
         if self.table.may_write_words() {
             // Set the word first: then a commit that is already published or durable is seen below,
             // and the sync of a later commit sees the word.
@@ -150,7 +150,7 @@ impl Marks {
             fence(Ordering::SeqCst);
         }
         if self.next() == next && self.durable_glsn() == durable {
-            self.table.wait_for_change(seen, patience);
+            self.table.wait_for_change(seen, timeout);
         }
     }
 }

@@ -49,7 +49,7 @@ pub struct Table {
     /// The folder of the locks.
     pub(super) dir: PathBuf,
     /// How long this member waits for another one.
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
 }
 
 impl Table {
@@ -74,9 +74,9 @@ impl Table {
         self.ring(STATE);
     }
 
-    /// Waits until [`Table::state`] differs from `seen`, or until `patience` has elapsed.
-    pub fn wait_for_change(&self, seen: u64, patience: Duration) {
-        self.words.wait(STATE, seen, patience);
+    /// Waits until [`Table::state`] differs from `seen`, or until `timeout` has elapsed.
+    pub fn wait_for_change(&self, seen: u64, timeout: Duration) {
+        self.words.wait(STATE, seen, timeout);
     }
 
     pub(super) fn ring(&self, word: usize) {

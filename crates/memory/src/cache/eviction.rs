@@ -97,7 +97,7 @@ impl Eviction {
         let age = entries.take_ghost(shared, hash);
         if let Some(ticks) = age {
             self.returns += 1;
-            self.probation_part.came_back(ticks, parts(shared, entries).0);
+            self.probation_part.note_return(ticks, parts(shared, entries).0);
         }
         let returned = age.is_some() && is_worth_its_place(shared, entries, header, 1);
         policy::first_queue(returned, &self.occupancy(shared, entries))

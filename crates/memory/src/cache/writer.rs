@@ -196,7 +196,7 @@ impl Writer {
 
     /// Gives up to `chunks` chunks back to the budget, evicting for them. Returns how many. While
     /// the cache has entries, it keeps the room to move them.
-    pub(super) fn give_back(&mut self, shared: &Shared, chunks: usize) -> usize {
+    pub(super) fn release_chunks(&mut self, shared: &Shared, chunks: usize) -> usize {
         let Self { entries, eviction, .. } = self;
         let mut given = entries.queues.owner.release_chunks(&shared.segments, chunks, RESERVE);
         while given < chunks {

@@ -151,8 +151,10 @@ pub(crate) fn measure(key: &[u8], glsn: Glsn, stored: Stored<'_>) -> Measure {
 /// Puts a scan that has not begun into a [`IteratorHandle`]; waits for memory as writers do.
 pub(crate) fn begin(store: &Engine, versions: Versions) -> Result<IteratorHandle<Versions>> {
     let iterators = &store.reader.index.iterators;
-    let charge =
-        store.committer.patience.in_transaction(true, || Ok(iterators.charge_for(&versions)?))?;
+    let charge = store
+        .committer
+        .writer_memory
+        .in_transaction(true, || Ok(iterators.charge_for(&versions)?))?;
     Ok(IteratorHandle::new(iterators, versions, charge))
 }
 
@@ -162,7 +164,7 @@ pub(crate) fn charge(
     versions: &mut IteratorHandle<Versions>,
     bytes: usize,
 ) -> Result<()> {
-    store.committer.patience.in_transaction(false, || Ok(versions.charge_user(bytes)?))
+    store.committer.writer_memory.in_transaction(false, || Ok(versions.charge_user(bytes)?))
 }
 
 /// The retained versions of a key, newest first, in all keyspaces that have or had the keyspace's

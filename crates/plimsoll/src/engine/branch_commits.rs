@@ -74,7 +74,7 @@ fn create_on(
     check_readable(store, parent, at)?;
     let branches = &store.reader.snapshots.branches;
     let unused = unused_id(store, branches.known().counter().next)?;
-    branches.make_room(&store.reader.budget, name)?;
+    branches.reserve(&store.reader.budget, name)?;
     let created = change(store, |known, counter, _| {
         if known.find(name).is_ok() {
             return Err(InvalidInput::BranchExists { name: name.to_owned() }.into());
@@ -98,7 +98,7 @@ fn create_on(
         })
     });
     if created.is_err() {
-        branches.give_room_back(name);
+        branches.release_reserved(name);
     }
     created
 }

@@ -221,7 +221,7 @@ fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
     tx.put(&system(store), name.as_bytes(), &record.encode())?;
     tx.commit()?;
     if !store.space.peers.reread_keyspaces()? {
-        store.reader.keyspaces.learn(name, record);
+        store.reader.keyspaces.load(name, record);
     }
     // Values may be dropped from now on that the keyspace kept.
     store.reader.index.env.signals.call_compaction();
@@ -315,7 +315,7 @@ fn try_drop(
     let record = keep(record);
     tx.put(&system(store), &dropped_key(record.id, name), &record.encode())?;
     let glsn = tx.commit()?;
-    store.reader.keyspaces.learn_dropped(name, record);
+    store.reader.keyspaces.load_dropped(name, record);
     Ok(DropReport { glsn, keys })
 }
 

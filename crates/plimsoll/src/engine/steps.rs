@@ -114,7 +114,7 @@ fn ask_to_close(space: &LogSpace, until: Glsn) {
 pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
     // Read this first: a stream or keyspace that becomes known later has no commit up to here.
     let newest = space.sequencer.visible();
-    if !space.peers.knows_own_records()
+    if !space.peers.are_own_records_current()
         || space.catalog.records.streams_known.load(Ordering::Acquire)
     {
         return Ok(None);

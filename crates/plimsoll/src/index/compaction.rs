@@ -206,7 +206,7 @@ fn clearance(runs: &[Arc<Run>], row_bytes: u64, expired: &dyn Fn(&TableInfo) -> 
 
 /// The most jobs that may run at the same time.
 fn slots_for(context: &Context) -> usize {
-    match (context.duty.only_reads(), context.budget.limit_bytes() >= TWO_JOBS_BYTES) {
+    match (context.role.only_reads(), context.budget.limit_bytes() >= TWO_JOBS_BYTES) {
         (true, _) => 0,
         (false, false) => 1,
         (false, true) => 2,
@@ -356,7 +356,7 @@ impl Compaction {
         unasked: Unasked,
         task: impl FnOnce(&Jobs) -> Option<Task>,
     ) -> Result<Progress> {
-        let term = self.runs.env.duty().term();
+        let term = self.runs.env.role().term();
         for slot in &mut jobs.slots {
             // Drop a job that another process's term has overtaken.
             slot.job.take_if(|job| !job.is_of(term));
@@ -385,7 +385,7 @@ impl Compaction {
             }),
             (step, _) => step.map(|_| ()),
         };
-        let result = result.map_err(|error| self.runs.env.duty().of_job(term, error));
+        let result = result.map_err(|error| self.runs.env.role().of_job(term, error));
         let result = match (result, unasked_below) {
             (Err(error), Some(below)) => {
                 self.runs.env.horizon.stop_relocating(below, &error);

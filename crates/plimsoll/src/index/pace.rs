@@ -88,7 +88,7 @@ impl Throttle {
     ///
     /// A merge on this thread failed (without threads only).
     pub(crate) fn hold_back(&self) -> Result<()> {
-        if !self.env.duty().may_write() || self.env.signals.is_closing() {
+        if !self.env.role().may_write() || self.env.signals.is_closing() {
             return Ok(());
         }
         if !self.env.context.background {
@@ -107,7 +107,7 @@ impl Throttle {
     /// Delays a writer of `bytes` while flushes or merges lag behind. Not called under the commit
     /// lock.
     pub(crate) fn pay(&self, bytes: u64) {
-        if !self.env.duty().may_write() || !self.env.context.background {
+        if !self.env.role().may_write() || !self.env.context.background {
             return;
         }
         let pace = self.pace();

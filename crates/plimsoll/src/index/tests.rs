@@ -184,9 +184,9 @@ impl World {
             row_cache: RowCache::none(),
             memtable_bytes: Some(self.sizes.memtable_bytes),
             table_bytes: self.sizes.table_bytes,
-            duty: crate::index::env::duty::Duty::Alone,
+            role: crate::index::env::role::Role::Alone,
             background: self.background,
-            crew: plimsoll_disk::crew::Crew::new(self.threads),
+            job_pool: plimsoll_disk::job_pool::JobPool::new(self.threads),
         }
     }
 
@@ -235,7 +235,7 @@ impl World {
             Writes::Versions(writes) => self
                 .index()
                 .memtables
-                .make_room(room(writes), boundary)?
+                .reserve(room(writes), boundary)?
                 .apply(commit.glsn, 0, Link::Now, versions(writes)),
             Writes::Adopted(runs) => {
                 let open = |info: &TableInfo| self.open_adopted(info, commit.glsn);
@@ -266,7 +266,7 @@ impl World {
         }
         let index = Arc::clone(self.index());
         index.throttle.hold_back()?;
-        let mut room = index.memtables.make_room(room(&placed), self.applied)?;
+        let mut room = index.memtables.reserve(room(&placed), self.applied)?;
         let glsn = self.submit(StreamId::TRANSACTIONS, &[&payload], &[])?;
         room.apply(glsn, 0, Link::Now, versions(&placed))?;
         drop(room);

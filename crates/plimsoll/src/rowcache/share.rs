@@ -190,7 +190,7 @@ impl Balance {
 
     /// Returns a bite of lent memory if too little of the budget is free; returns whether there is
     /// more to return.
-    pub(crate) fn give_back(&self, cache: &Cache, budget: &Budget) -> bool {
+    pub(crate) fn return_lent(&self, cache: &Cache, budget: &Budget) -> bool {
         let owed = (budget.limit_bytes() / KEPT_FREE).saturating_sub(budget.free_bytes());
         let share = self.share_bytes().max(LEAST_BYTES);
         let held = cache.turnover().held_bytes;

@@ -13,13 +13,13 @@ use crate::read::point::ValueReader;
 use crate::read::reader::Reader;
 use crate::txn::commit::{Commit, CommitOptions, Ordered};
 use crate::txn::durable_wakers::DurableWakers;
-use crate::txn::patience::Patience;
 use crate::txn::peers::Peers;
 use crate::txn::pending::Updates;
 use crate::txn::read_set::ReadSet;
 use crate::txn::resolution::{Resolution, Updated, check_computes_nothing};
 use crate::txn::sequencer::CommitSequencer;
 use crate::txn::write_set::WriteSet;
+use crate::txn::writer_memory::WriterMemory;
 use crate::types::as_of::AsOf;
 use crate::types::as_of::Expiries;
 use crate::types::error::{Error, Lift, Result};
@@ -30,7 +30,7 @@ use crate::types::options::Options;
 pub(crate) struct Committer {
     pub(crate) reader: Arc<Reader>,
     pub(crate) sequencer: Arc<CommitSequencer>,
-    pub(crate) patience: Arc<Patience>,
+    pub(crate) writer_memory: Arc<WriterMemory>,
     pub(crate) options: Options,
     pub(crate) peers: Arc<dyn Peers>,
     /// Copy of [`Peers::is_alone`], so that reads of a store with one process test nothing else.
@@ -47,7 +47,7 @@ impl Committer {
     pub(crate) fn new(
         reader: Arc<Reader>,
         sequencer: Arc<CommitSequencer>,
-        patience: Arc<Patience>,
+        writer_memory: Arc<WriterMemory>,
         options: Options,
         peers: Arc<dyn Peers>,
     ) -> Self {
@@ -57,7 +57,7 @@ impl Committer {
         Self {
             reader,
             sequencer,
-            patience,
+            writer_memory,
             options,
             peers,
             is_alone,
@@ -101,13 +101,13 @@ impl Committer {
         options: CommitOptions<'_>,
     ) -> Result<(Ordered, Vec<Updated>)> {
         self.check_writable()?;
-        let parts = (&*self.reader, &*self.sequencer, &*self.patience);
+        let parts = (&*self.reader, &*self.sequencer, &*self.writer_memory);
         let mut updates = Resolution::new(updates, || self.open_base(moment.at()))?;
-        let resolved = self.patience.in_commit(|| updates.resolve(&self.reader, &reads.1));
+        let resolved = self.writer_memory.in_commit(|| updates.resolve(&self.reader, &reads.1));
         resolved.inspect_err(|_| updates.resume_panic())?;
         let mut commit = Commit::encode(parts, moment.at(), reads, writes, gaps, updates, options)?;
         commit.wait_ahead()?;
-        let ordered = self.patience.in_commit(|| self.peers.order(&mut commit));
+        let ordered = self.writer_memory.in_commit(|| self.peers.order(&mut commit));
         let ordered = ordered.map_err(|error| commit.settle(error))?;
         self.committed(commit.log_bytes());
         let index_bytes = commit.index_bytes();
@@ -192,7 +192,7 @@ impl Committer {
     }
 
     fn shows_already(&self, moment: &OpenMoment) -> bool {
-        let is_known = self.is_alone || self.peers.knows_own_records();
+        let is_known = self.is_alone || self.peers.are_own_records_current();
         is_known && self.sequencer.visible() >= moment.at() && !self.reader.owner.is_foreign()
     }
 
@@ -306,7 +306,7 @@ impl Committer {
     /// Opens a snapshot in the past. Waits for memory like writers.
     pub(crate) fn open_at(&self, at: AsOf<'static>) -> Result<OpenMoment> {
         let open = || self.reader.snapshots.open(&self.reader.budget, || at);
-        let opened = self.patience.in_transaction(false, open);
+        let opened = self.writer_memory.in_transaction(false, open);
         self.promise_floor();
         opened
     }
@@ -314,7 +314,7 @@ impl Committer {
     /// As [`Committer::open_at`], and every later moment is retained as well.
     pub(crate) fn open_floor(&self, at: AsOf<'static>) -> Result<OpenMoment> {
         let open = || self.reader.snapshots.open_floor(&self.reader.budget, || at);
-        let opened = self.patience.in_transaction(false, open);
+        let opened = self.writer_memory.in_transaction(false, open);
         self.promise_floor();
         opened
     }
@@ -375,7 +375,7 @@ impl Committer {
 
     /// A reader of an index key's value as of an open snapshot. Waits for memory like writers.
     pub(crate) fn value_reader(&self, key: &[u8], at: AsOf<'_>) -> Result<Option<ValueReader>> {
-        self.patience.in_transaction(false, || self.reader.reader(key, at))
+        self.writer_memory.in_transaction(false, || self.reader.reader(key, at))
     }
 
     /// Counts the bytes of a commit. Frees old log segments about once per segment's worth of

@@ -95,7 +95,7 @@ impl Pops {
     }
 
     /// Makes room for more rows than last time. Returns how many.
-    pub(crate) fn make_room(&mut self, iterators: &Iterators) -> usize {
+    pub(crate) fn reserve(&mut self, iterators: &Iterators) -> usize {
         self.clear();
         let rows = (2 * self.at_once).clamp(4, ROWS_MAX);
         let bytes = (rows * BYTES_FOR_A_ROW).min(BYTES_MAX);
@@ -164,7 +164,7 @@ impl Pops {
     }
 
     /// Records a pop of a key that was not read ahead.
-    pub(crate) fn go_on(&mut self, index_key: Vec<u8>) {
+    pub(crate) fn continue_after(&mut self, index_key: Vec<u8>) {
         self.last = index_key;
         self.untold += 1;
     }
@@ -175,7 +175,7 @@ impl Pops {
     }
 
     /// Adds what was popped to the read set and the gaps.
-    pub(crate) fn tell(
+    pub(crate) fn record(
         &mut self,
         reads: &Mutex<ReadSet>,
         gaps: &Mutex<OwnGaps>,
@@ -219,9 +219,9 @@ mod tests {
         .unwrap();
         let iterators = &store.reader.index.iterators;
         let mut pops = Pops::default();
-        while pops.make_room(iterators) < ROWS_MAX {}
+        while pops.reserve(iterators) < ROWS_MAX {}
         pops.forget();
-        assert!(pops.make_room(iterators) < ROWS_MAX);
+        assert!(pops.reserve(iterators) < ROWS_MAX);
         let kept = pops.bytes.capacity() + pops.rows.capacity() * size_of::<Ends>();
         let charged = pops.charge.as_ref().unwrap().bytes();
         assert!(charged >= kept as u64, "{charged} of {kept}");

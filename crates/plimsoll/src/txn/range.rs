@@ -301,7 +301,7 @@ impl<'t> Range<'t> {
     /// As [`Range::advance`], and when the value expires.
     #[allow(clippy::type_complexity, reason = "as above")]
     pub(crate) fn advance_expiring(&mut self) -> Result<Option<(&[u8], &[u8], Option<Expiry>)>> {
-        if !self.go_on()? {
+        if !self.find_next()? {
             return Ok(None);
         }
         self.charge()?;
@@ -329,7 +329,7 @@ impl<'t> Range<'t> {
     }
 
     /// Moves the next key and value into the buffers; false at the end.
-    fn go_on(&mut self) -> Result<bool> {
+    fn find_next(&mut self) -> Result<bool> {
         if self.finished {
             return Ok(false);
         }
@@ -375,7 +375,7 @@ impl<'t> Range<'t> {
         // more memory.
         let room = reader.index.iterators.key_room();
         let key = &mut self.key;
-        let rested = self.committer.patience.in_transaction(false, || Ok(key.rest(room)?));
+        let rested = self.committer.writer_memory.in_transaction(false, || Ok(key.rest(room)?));
         let own_value = if self.value.charged_bytes() > 0 { 0 } else { self.value.capacity() };
         let bytes = size_of::<Self>()
             + self.key.heap_bytes()
@@ -384,7 +384,8 @@ impl<'t> Range<'t> {
             + state.heap_bytes();
         let span = self.span.as_ref().map_or(0, Span::heap_bytes);
         let charge = || Ok(state.base.charge_user(bytes + span)?);
-        let charged = rested.and_then(|()| self.committer.patience.in_transaction(false, charge));
+        let charged =
+            rested.and_then(|()| self.committer.writer_memory.in_transaction(false, charge));
         if charged.is_err() {
             self.finish();
         }
@@ -467,8 +468,10 @@ impl<'t> Range<'t> {
         }
         let base = Visible::new((lower, upper), self.at(), self.direction);
         let iterators = &self.reader().index.iterators;
-        let charge =
-            self.committer.patience.in_transaction(true, || Ok(iterators.charge_for(&base)?))?;
+        let charge = self
+            .committer
+            .writer_memory
+            .in_transaction(true, || Ok(iterators.charge_for(&base)?))?;
         let base = IteratorHandle::new(iterators, base, charge);
         let passed = Passed { dead: 0, skipped: skip.is_some(), edge: skip };
         Ok(Some(RangeState {
@@ -675,7 +678,7 @@ impl<'t> Range<'t> {
 
     fn step_in(&mut self, state: &mut RangeState<'t>, key: &mut Vec<u8>) -> Result<bool> {
         let Some(own) = &mut state.own else { return self.step_in_base(state, key) };
-        own.come_back()?;
+        own.repin()?;
         let more = self.step_with_own(state, key);
         state.own.iter_mut().for_each(OwnWrites::leave_pages);
         more
@@ -684,7 +687,7 @@ impl<'t> Range<'t> {
     /// Drops the own writes if the iterator is past the last of them, so that it reads rows ahead.
     fn pass_own(&mut self, state: &mut RangeState<'t>) -> Result<()> {
         let Some(own) = &mut state.own else { return Ok(()) };
-        own.come_back()?;
+        own.repin()?;
         let has_ranges = self.own.as_ref().is_some_and(|(set, _)| !set.ranges().is_empty());
         if state.waiting.is_none()
             && !has_ranges

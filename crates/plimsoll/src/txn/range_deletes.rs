@@ -81,7 +81,7 @@ impl Transaction {
             self.spoiled |= deleted.is_err();
             return deleted;
         }
-        self.tell_pops();
+        self.record_pops();
         self.pops().forget();
         let few = self.few_keys(span)?;
         if reads == Reads::Range || few.is_some() {

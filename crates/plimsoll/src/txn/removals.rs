@@ -82,8 +82,8 @@ impl Transaction {
         }
         // Compute updates first, because pops only delete keys in the write set.
         self.compute_pending()?;
-        let goes_on = self.pops().are_at(space, direction);
-        if goes_on {
+        let is_continued = self.pops().are_at(space, direction);
+        if is_continued {
             if let Some(pair) = self.pop_ahead()? {
                 return Ok(Some(pair));
             }
@@ -96,7 +96,7 @@ impl Transaction {
             Direction::Forward => self.first(keyspace)?,
             Direction::Backward => self.last(keyspace)?,
         };
-        if goes_on && found.is_none() {
+        if is_continued && found.is_none() {
             hit(Border::PoppedToTheEnd);
         }
         if let Some((key, _)) = &found {
@@ -129,7 +129,7 @@ impl Transaction {
         space: u32,
         direction: Direction,
     ) -> Result<Option<(Vec<u8>, Value)>> {
-        self.tell_pops();
+        self.record_pops();
         let mut pops = std::mem::take(self.pops());
         let popped = self.read_ahead(&mut pops, keyspace, space, direction);
         *self.pops() = pops;
@@ -137,7 +137,7 @@ impl Transaction {
         let key = Prefix::of(space).join(&pair.0);
         // If this row cannot be deleted, the rows ahead are not the first ones, so discard them.
         self.write(|writes| writes.delete(&key)).inspect_err(|_| self.pops().forget())?;
-        self.pops().go_on(key);
+        self.pops().continue_after(key);
         Ok(Some(pair))
     }
 
@@ -148,7 +148,7 @@ impl Transaction {
         space: u32,
         direction: Direction,
     ) -> Result<Option<(Vec<u8>, Value)>> {
-        let rows = pops.make_room(&self.committer.reader.index.iterators);
+        let rows = pops.reserve(&self.committer.reader.index.iterators);
         let last = Bound::Excluded(pops.last_key());
         let mut batch: Range<'_> = match direction {
             _ if rows == 0 => return Ok(None),

@@ -115,9 +115,9 @@ impl CommitSequencer {
         self.lock.try_lock().map(|lock| self.checked(lock)).transpose()
     }
 
-    /// Like [`CommitSequencer::lock`]; `None` if the lock is held for longer than `patience`.
-    pub(crate) fn lock_within(&self, patience: Duration) -> Result<Option<CommitLock<'_>>> {
-        self.lock.lock_within(patience).map(|lock| self.checked(lock)).transpose()
+    /// Like [`CommitSequencer::lock`]; `None` if the lock is held for longer than `timeout`.
+    pub(crate) fn lock_within(&self, timeout: Duration) -> Result<Option<CommitLock<'_>>> {
+        self.lock.lock_within(timeout).map(|lock| self.checked(lock)).transpose()
     }
 
     fn checked<'a>(&self, lock: CommitLock<'a>) -> Result<CommitLock<'a>> {
@@ -201,7 +201,7 @@ impl CommitSequencer {
 }
 
 /// Poisons the store when it is dropped, so that threads waiting for a commit that panicked halfway
-/// learn that it will not become visible.
+/// load_own_records that it will not become visible.
 struct PoisonOnUnwind<'a>(&'a CommitSequencer);
 
 impl Drop for PoisonOnUnwind<'_> {

@@ -77,7 +77,7 @@ impl Places {
     }
 
     /// Sets all cursors as of `at`.
-    pub(crate) fn learn(&mut self, all: BTreeMap<String, Glsn>, at: Glsn) {
+    pub(crate) fn load(&mut self, all: BTreeMap<String, Glsn>, at: Glsn) {
         if at >= self.as_of {
             self.durable = all;
             self.as_of = at;

@@ -550,7 +550,7 @@ impl Driver {
     /// Closes or kills all processes, and opens the store in one process alone.
     fn alone(&mut self) -> Outcome {
         let members: Vec<u8> = self.seats.keys().copied().collect();
-        self.disk().fail_nothing_to_come();
+        self.disk().cancel_failures();
         self.disk().cut_power_at_sync(u64::MAX);
         self.armed.clear();
         for member in &members {

@@ -25,7 +25,7 @@ pub(super) struct Counts {
     pub(super) bytes: u64,
     pub(super) left_out: u64,
     pub(super) interrupted: bool,
-    pub(super) how_to_go_on: String,
+    pub(super) resume_advice: String,
 }
 
 /// Why the load stopped.
@@ -100,7 +100,7 @@ impl<'a> Loader<'a> {
 
     pub(super) fn load(&mut self, rows: &Ahead, tell: &mut dyn FnMut()) -> Stop {
         loop {
-            if self.interrupt.came() {
+            if self.interrupt.was_received() {
                 return Stop::Interrupted;
             }
             let block = rows.take();
@@ -110,7 +110,7 @@ impl<'a> Loader<'a> {
                     self.passed += 1;
                     continue;
                 }
-                if self.interrupt.came() {
+                if self.interrupt.was_received() {
                     return Stop::Interrupted;
                 }
                 match checked(row) {
@@ -203,25 +203,25 @@ impl<'a> Loader<'a> {
             Stop::Store(_) => false,
         };
         let committed = if keep { self.commit() } else { Ok(()) };
-        self.left_out.tell(name);
+        self.left_out.print(name);
         self.counts.left_out = self.left_out.count();
         if matches!(stop, Stop::End) && self.passed < self.args.skip {
             let rows = count_of(self.passed, "row", "rows");
             say(format_args!("{name} has {rows}, and --skip {} skips all of them", self.args.skip));
         }
-        let how_to_go_on = self.how_to_go_on(&stop);
+        let resume_advice = self.resume_advice(&stop);
         match (stop, committed) {
             (Stop::End, Ok(())) => Ok(self.counts),
             (Stop::Interrupted, Ok(())) | (Stop::End, Err(Error::Cancelled)) => {
-                Ok(Counts { interrupted: true, how_to_go_on, ..self.counts })
+                Ok(Counts { interrupted: true, resume_advice, ..self.counts })
             }
-            (Stop::Row(problem), Ok(())) => Err(problem.in_file(name).advise(&how_to_go_on)),
-            (Stop::Store(failure), _) => Err(failure.advise(&how_to_go_on)),
-            (_, Err(error)) => Err(Failure::from(error).advise(&how_to_go_on)),
+            (Stop::Row(problem), Ok(())) => Err(problem.in_file(name).advise(&resume_advice)),
+            (Stop::Store(failure), _) => Err(failure.advise(&resume_advice)),
+            (_, Err(error)) => Err(Failure::from(error).advise(&resume_advice)),
         }
     }
 
-    fn how_to_go_on(&self, stop: &Stop) -> String {
+    fn resume_advice(&self, stop: &Stop) -> String {
         let rows = self.passed_at_commit;
         if let Some(in_doubt) = &self.in_doubt {
             let loaded = match self.counts.rows {

@@ -120,7 +120,7 @@ impl Cursor {
         match self.open(globals) {
             Ok(db) => {
                 if !self.advance(db)? {
-                    self.tell_once(
+                    self.warn_once(
                         "until another process, which may be stopped, publishes the last printed \
                          entry",
                     );
@@ -128,14 +128,14 @@ impl Cursor {
                 Ok(())
             }
             Err(Error::Locked { .. }) => {
-                self.tell_once("while another process has the store for itself");
+                self.warn_once("while another process has the store for itself");
                 Ok(())
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    fn tell_once(&mut self, why: &str) {
+    fn warn_once(&mut self, why: &str) {
         if !std::mem::replace(&mut self.told, true) {
             say(format_args!("cursor {} stays at GLSN {} {why}", self.name, self.place));
         }

@@ -280,7 +280,7 @@ impl<'a> FileScan<'a> {
             self.take_record(glsn, header, record_at, &record)?;
         }
         if self.fragment_block != block {
-            self.go_on_in_block(glsn, offset)?;
+            self.continue_in_block(glsn, offset)?;
         }
         Ok(())
     }
@@ -324,10 +324,10 @@ impl<'a> FileScan<'a> {
 
     /// The record began in an earlier block than the current one.
     #[cold]
-    fn go_on_in_block(&mut self, glsn: Glsn, offset: u32) -> Result<(), LogError> {
+    fn continue_in_block(&mut self, glsn: Glsn, offset: u32) -> Result<(), LogError> {
         let Some((fragment, continues)) = continued(self.block_bytes(), self.head) else {
             let Some(segment) = &self.segment else { return Ok(()) };
-            return Err(self.log.does_not_go_on(segment, glsn, u64::from(offset)));
+            return Err(self.log.broken_record(segment, glsn, u64::from(offset)));
         };
         self.fragment_block = self.block_number;
         self.fragment_end = fragment.bytes;
@@ -390,7 +390,7 @@ impl<'a> FileScan<'a> {
             self.ahead.begin(last);
         }
         let most = u64::from(self.log.env.options.pool.read_ahead_max());
-        if let Some(blocks) = self.ahead.come_to(number, missing, most) {
+        if let Some(blocks) = self.ahead.advance_to(number, missing, most) {
             segment.pages.read_ahead(blocks.start as u32, (blocks.end - blocks.start) as u32);
         }
     }
@@ -488,7 +488,7 @@ impl<'a> FileScan<'a> {
                     _ => None,
                 };
                 let bytes =
-                    bytes.ok_or_else(|| self.log.does_not_go_on(segment, glsn, piece.start))?;
+                    bytes.ok_or_else(|| self.log.broken_record(segment, glsn, piece.start))?;
                 into.copy_from_slice(bytes);
             } else {
                 let continues =

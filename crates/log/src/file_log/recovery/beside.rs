@@ -159,7 +159,7 @@ fn begin_in_turn(
     got: Got,
 ) -> Result<(), LogError> {
     if got == Got::Abandoned {
-        members.posts.take_back_unpublished();
+        members.posts.discard_unpublished();
         remove_unpublished(options, end)?;
         overwrite_unpublished(options, members, &*full.file, end)?;
     }

@@ -461,7 +461,7 @@ impl<'v> SegmentWalk<'v> {
         let taken = match fragment.part {
             FragmentType::Mark => self.mark(fragment),
             FragmentType::Whole | FragmentType::First => self.begin(offset, fragment)?,
-            FragmentType::Middle | FragmentType::Last => self.go_on(offset, fragment)?,
+            FragmentType::Middle | FragmentType::Last => self.continue_record(offset, fragment)?,
         };
         if taken.is_err() {
             return Ok(taken);
@@ -545,7 +545,7 @@ impl<'v> SegmentWalk<'v> {
         self.entries(offset, fragment, head)
     }
 
-    fn go_on(
+    fn continue_record(
         &mut self,
         offset: u32,
         fragment: &Fragment<'_>,

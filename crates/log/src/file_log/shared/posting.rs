@@ -121,7 +121,7 @@ fn order(log: &OpenLog, members: &Members, own: &Post<'_>) -> Result<(), LogErro
     if turn.begin().is_ok() {
         return order_all(log, members, turn.order_mut()?);
     }
-    turn.take_back_if_abandoned();
+    turn.discard_if_abandoned();
     // The owner retries by itself and gets the error. The other posts are left to the next leader.
     if members.posts.withdraw_post(own) { Ok(()) } else { Err(members.posts.posting.stalled()) }
 }

@@ -283,7 +283,7 @@ impl Scene<'_> {
     }
 
     /// Reads the names of keyspaces from their records in the index.
-    pub(crate) fn learn_names(&mut self, parts: &[Part]) -> Result<()> {
+    pub(crate) fn read_names(&mut self, parts: &[Part]) -> Result<()> {
         for part in parts.iter().filter(|part| IndexKey::new(&part.info.first_key).is_in(SYSTEM)) {
             let names = &mut self.names;
             survey(part.source.as_deref(), &part.info, self.budget, &mut |version| {

@@ -201,7 +201,7 @@ pub(crate) fn dry_run(path: &Path, options: Options) -> Result<RecoverReport> {
         let unnamed = name_lost(&source, &mut scene)?;
         let (found, _) = scene.describe(&source.findings, &source.parts)?;
         let losses = source.blob_losses(&found, &doubts)?;
-        if doubts.learn(losses.commits) {
+        if doubts.add(losses.commits) {
             continue;
         }
         let mut report = describe(path, &source, &scene, &found)?;
@@ -306,7 +306,7 @@ fn attempt(
     let unnamed = name_lost(&source, &mut scene)?;
     let (found, _) = scene.describe(&source.findings, &source.parts)?;
     let BlobLosses { damaged, commits } = source.blob_losses(&found, doubts)?;
-    if doubts.learn(commits) {
+    if doubts.add(commits) {
         return Ok(None);
     }
     let mut report = describe(path, &source, &scene, &found)?;

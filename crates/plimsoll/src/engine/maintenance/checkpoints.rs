@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll_disk::clock::Clock;
-use plimsoll_disk::crew::{Crew, Job, Urgency};
+use plimsoll_disk::job_pool::{Job, JobPool, JobPriority};
 use plimsoll_disk::worker::{Next, Woken};
 use plimsoll_log::file_log::FileLog;
 
@@ -42,7 +42,7 @@ pub(crate) struct Context {
     pub(crate) index: Arc<OpenIndex>,
     pub(crate) sequencer: Arc<CommitSequencer>,
     pub(crate) peers: Arc<dyn Peers>,
-    pub(crate) crew: Arc<Crew>,
+    pub(crate) job_pool: Arc<JobPool>,
 }
 
 /// The checkpoint job of one store.
@@ -133,7 +133,7 @@ impl Core {
             Next::Within(if core.is_watching() { LOOK } else { LOOK_IDLE })
         };
         let bell = &self.context.sequencer.alarm.bell;
-        self.context.crew.start("checkpoint", Urgency::Patient, bell, || {}, step)
+        self.context.job_pool.start("checkpoint", JobPriority::Low, bell, || {}, step)
     }
 
     /// Whether something may become due soon. If not, the next commit rings the bell.
@@ -142,7 +142,7 @@ impl Core {
             let known = lock(&self.watch);
             // A process that follows the keeper watches nothing; it is also woken when it becomes
             // the keeper.
-            self.context.index.env.duty().may_write()
+            self.context.index.env.role().may_write()
                 && (known.is_watching() || known.next != self.context.log.bounds().next)
         };
         is_watching() || {
@@ -159,7 +159,7 @@ impl Core {
         if *swept == Some(killed) {
             return Ok(Swept::All);
         }
-        if !self.context.index.env.duty().may_write() {
+        if !self.context.index.env.role().may_write() {
             return Ok(Swept::NotNow);
         }
         let sweep = || {
@@ -190,7 +190,7 @@ impl Core {
     fn step(&self) -> Progress {
         let context = &self.context;
         context.index.env.context.row_cache.return_lent();
-        if !context.index.env.duty().may_write() {
+        if !context.index.env.role().may_write() {
             return Progress::Idle;
         }
         let memtables = &context.index.memtables;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use plimsoll_disk::crew::{Job, Urgency};
+use plimsoll_disk::job_pool::{Job, JobPriority};
 use plimsoll_disk::worker::{Bell, Next, Worker};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::members::holds::Held;
@@ -32,8 +32,8 @@ use crate::types::lock::lock;
 const LOOK: Duration = Duration::from_millis(500);
 const LOOK_IDLE: Duration = Duration::from_secs(20);
 
-/// The longest sleep of the thread that answers nudges; each nudge wakes it.
-const PULSE_SLEEP: Duration = Duration::from_secs(600);
+/// The longest sleep of the thread that answers pings; each ping wakes it.
+const PING_SLEEP: Duration = Duration::from_secs(600);
 
 /// The time between two checks while memory moves from one member to another, and between two
 /// attempts to close a memtable.
@@ -50,15 +50,15 @@ pub(crate) struct Membership {
     applier: Mutex<Option<Job>>,
     /// Serves requests to the keeper.
     server: Mutex<Option<Worker>>,
-    /// Answers nudges while other threads work, but no longer once a thread that other members need
+    /// Answers pings while other threads work, but no longer once a thread that other members need
     /// has panicked: then another member becomes the keeper.
-    pulse: Mutex<Option<Worker>>,
+    ping_thread: Mutex<Option<Worker>>,
     /// While this process leaves, reports to those that wait to join that it works.
     reporter: Mutex<Option<Worker>>,
     /// Set when a thread panicked.
     has_lost_thread: Arc<AtomicBool>,
-    /// Number of answered nudges, in a store without threads.
-    nudges: AtomicU64,
+    /// Number of answered pings, in a store without threads.
+    pings: AtomicU64,
 }
 
 impl Membership {
@@ -95,7 +95,7 @@ impl Membership {
             let server =
                 requests::serve(shared.members(), &self.is_ending, alarm(), space, committer)?;
             *lock(&self.server) = Some(server);
-            *lock(&self.pulse) = Some(self.answer(shared.members(), space)?);
+            *lock(&self.ping_thread) = Some(self.answer(shared.members(), space)?);
             *lock(&self.applier) = Some(start_to_apply(shared, committer, alarm())?);
         }
         let (pool, space, committer) = (Arc::clone(pool), Arc::clone(space), Arc::clone(committer));
@@ -139,29 +139,29 @@ impl Membership {
         Ok(())
     }
 
-    /// Starts the thread that answers nudges.
+    /// Starts the thread that answers pings.
     fn answer(&self, members: &Arc<Members>, space: &Arc<LogSpace>) -> Result<Worker> {
         let (members, is_ending) = (Arc::clone(members), Arc::clone(&self.is_ending));
         let (space, has_lost_thread) = (Arc::clone(space), Arc::clone(&self.has_lost_thread));
-        let mut nudges = 0;
+        let mut pings = 0;
         let step = move |_| {
             let has_lost_thread = has_lost_thread.load(Ordering::Acquire)
                 || space.reader.index.env.signals.has_lost_job();
             if is_ending.load(Ordering::Acquire) || has_lost_thread {
                 return Next::End;
             }
-            nudges = members.keeper.answer_nudge(nudges, PULSE_SLEEP);
+            pings = members.keeper.answer_ping(pings, PING_SLEEP);
             Next::Again
         };
-        Ok(Worker::start("plimsoll-pulse", &Arc::new(Bell::default()), || {}, step)?)
+        Ok(Worker::start("plimsoll-ping", &Arc::new(Bell::default()), || {}, step)?)
     }
 
     /// Does the work of the threads once, for a store without threads.
     pub(crate) fn step(&self, pool: &Pool, space: &LogSpace, committer: &Committer) -> Result<()> {
         let Some(shared) = &self.shared else { return Ok(()) };
         let members = shared.members();
-        let nudges = members.keeper.answer_nudges(self.nudges.load(Ordering::Relaxed));
-        self.nudges.store(nudges, Ordering::Relaxed);
+        let pings = members.keeper.answer_pings(self.pings.load(Ordering::Relaxed));
+        self.pings.store(pings, Ordering::Relaxed);
         committer.caught_up(|| shared.blind.apply_left())?;
         look(space, committer, shared)?;
         memory_share::fit(pool, space, members)?;
@@ -188,10 +188,10 @@ impl Membership {
         }
         let index = &space.reader.index;
         index.following.follow(members)?;
-        Ok(index.env.duty().may_write())
+        Ok(index.env.role().may_write())
     }
 
-    /// Stops the threads that serve other members and answer nudges, and the apply job.
+    /// Stops the threads that serve other members and answer pings, and the apply job.
     fn stop(&self, members: &Members) {
         self.is_ending.store(true, Ordering::Release);
         let (worker, applier) = (lock(&self.worker).take(), lock(&self.applier).take());
@@ -202,10 +202,10 @@ impl Membership {
         if let Some(applier) = applier {
             applier.stop();
         }
-        let pulse = lock(&self.pulse).take();
-        if let Some(pulse) = pulse {
-            members.keeper.nudge();
-            pulse.stop();
+        let ping_thread = lock(&self.ping_thread).take();
+        if let Some(ping_thread) = ping_thread {
+            members.keeper.ping();
+            ping_thread.stop();
         }
     }
 
@@ -235,14 +235,14 @@ fn start_to_apply(
     committer: &Arc<Committer>,
     alarm: impl Fn() + Send + 'static,
 ) -> Result<Job> {
-    let crew = Arc::clone(&committer.reader.index.env.context.crew);
+    let job_pool = Arc::clone(&committer.reader.index.env.context.job_pool);
     let (applying, committer) = (Arc::clone(shared), Arc::clone(committer));
     let step = move |_| {
         // If this fails, the commit that needs everything applied retries and returns the error.
         let _ = committer.caught_up(|| applying.blind.apply_left());
         Next::Rung
     };
-    Ok(crew.start("apply", Urgency::Prompt, &shared.blind.applier, alarm, step)?)
+    Ok(job_pool.start("apply", JobPriority::High, &shared.blind.applier, alarm, step)?)
 }
 
 /// The result of checking the other members.
@@ -285,7 +285,7 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, shared: &Shared) -> 
     if members.keeper.is_keeper() {
         // This also detects members that have ended, whose published needs no longer count.
         members.slots.list().lift()?;
-        index.following.tell_needs(members);
+        index.following.publish_needs(members);
         index.runs.files.remove_left();
         steps::free_log(space)?;
     } else {

@@ -126,7 +126,7 @@ pub(crate) fn serve_those_asked(
         |what| members.keeper.is_keeper().then(|| members.requests.is_asked(what)).flatten();
     for what in [Asked::Compact, Asked::Trim] {
         let Some(number) = is_asked(what) else { continue };
-        let done = take_in_all(committer).and_then(|()| match what {
+        let done = apply_all_durably(committer).and_then(|()| match what {
             Asked::Compact => steps::compact(space, committer),
             Asked::Trim => trim::trim(space, committer, members.requests.trim_wanted()).map(drop),
         });
@@ -140,7 +140,7 @@ pub(crate) fn serve_those_asked(
 
 /// Applies everything that the requesting process has committed, which may not be durable, and
 /// makes it durable.
-fn take_in_all(committer: &Committer) -> Result<()> {
+fn apply_all_durably(committer: &Committer) -> Result<()> {
     committer.fresh_and_ordered()?;
     committer.sequencer.wait_visible()
 }

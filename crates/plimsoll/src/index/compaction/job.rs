@@ -226,7 +226,7 @@ impl Job {
         let mut job = Self {
             inputs: task.inputs,
             moves_unasked: task.moves_unasked,
-            term: runs.env.duty().term(),
+            term: runs.env.role().term(),
             joins_small: task.priority == Priority::All || small > SMALL_MAX,
             drops_all_expired: task.priority == Priority::All,
             splitter: Splitter::new(task.inputs, task.runs.len() == view.history.len()),

@@ -67,7 +67,7 @@ impl Detachable for Visible {
     fn detach(&mut self) -> Option<Arc<View>> {
         let Attached { merge, view, .. } = self.attached.take()?;
         if let Some(kept) = &mut self.kept {
-            kept.take_back(merge);
+            kept.put_back(merge);
         }
         Some(view)
     }

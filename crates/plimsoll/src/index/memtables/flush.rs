@@ -48,7 +48,7 @@ pub(super) fn flush(
         runs.env.context.log.wait_durable(closed.boundary).lift()?;
     }
     // After a change of keeper, a source may begin before the checkpoint or end before it.
-    let in_runs = runs.env.duty().members().map(|_| runs.checkpoint().glsn);
+    let in_runs = runs.env.role().members().map(|_| runs.checkpoint().glsn);
     let is_held = in_runs.is_some_and(|in_runs| closed.boundary <= in_runs);
     let mut flushed = match &closed.content {
         _ if is_held => Flushed::default(),

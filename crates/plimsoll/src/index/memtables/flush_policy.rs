@@ -5,7 +5,7 @@
 //! - when it is full ([`limit_bytes`], [`is_full`]), or the budget refuses room to grow it
 //!   ([`may_close`]): checked by each commit;
 //! - when memory is needed and no other memtable waits to be flushed: by waiting writers
-//!   (`txn/patience.rs`), or because the budget shrinks (`engine/memory.rs`);
+//!   (`txn/writer_memory.rs`), or because the budget shrinks (`engine/memory.rs`);
 //! - when nothing was written for [`IDLE`], or it has held something for [`AGE_MAX`] since the
 //!   first poll that saw it ([`Watch`], polled by `engine/maintenance/checkpoints.rs`), if it is
 //!   worth a run ([`Unflushed::is_worth_a_run`]);
@@ -38,7 +38,7 @@ use std::time::Duration;
 use plimsoll_log::file_log::LONG_SEGMENT_BYTES;
 use plimsoll_log::glsn::Glsn;
 
-use crate::index::env::duty::Duty;
+use crate::index::env::role::Role;
 use crate::index::sources::source::Memtable;
 
 /// Divisor: a memtable's share of the budget. Its minimum and maximum in bytes follow.
@@ -103,8 +103,8 @@ pub(crate) fn closed_max(budget_bytes: u64) -> usize {
 
 /// Whether a memtable without room may be closed: it is full, or the budget `refused` to let it
 /// grow. `few_wait`: fewer than [`closed_max`] wait to be flushed.
-pub(crate) fn may_close(duty: &Duty, refused: bool, few_wait: bool) -> bool {
-    match (duty.is_read_only(), duty.only_reads()) {
+pub(crate) fn may_close(role: &Role, refused: bool, few_wait: bool) -> bool {
+    match (role.is_read_only(), role.only_reads()) {
         (true, _) => false,
         // A read-only member may wait long for the keeper's flush, so it closes as many as the
         // budget allows.

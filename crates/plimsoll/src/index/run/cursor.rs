@@ -263,14 +263,14 @@ impl RunCursor {
         size_of::<Self>() + self.key.capacity() + self.before.capacity()
     }
 
-    /// Unpins the current page until [`RunCursor::come_back`]. No other method may be called in
+    /// Unpins the current page until [`RunCursor::repin`]. No other method may be called in
     /// between.
     pub(crate) fn leave_page(&mut self) {
         self.pages.held = Held::Nothing;
     }
 
     /// Pins the current page again, if it was unpinned.
-    pub(crate) fn come_back(&mut self) -> Result<()> {
+    pub(crate) fn repin(&mut self) -> Result<()> {
         if let Stand::On(place) = self.stand {
             self.pages.get(place.table, &self.tables[place.table], place.leaf, Way::Down)?;
         }

@@ -67,7 +67,7 @@ impl Iterator for Range<'_> {
     type Item = Result<(Vec<u8>, Value)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        match self.go_on() {
+        match self.find_next() {
             Ok(false) => None,
             Err(error) => Some(Err(error)),
             Ok(true) => {

@@ -145,7 +145,7 @@ impl Feed {
         let iter = Visible::new(span.into_range(), AsOf::unexpiring(at), direction);
         let iterators = &committer.reader.index.iterators;
         let charge =
-            committer.patience.in_transaction(true, || Ok(iterators.charge_for(&iter)?))?;
+            committer.writer_memory.in_transaction(true, || Ok(iterators.charge_for(&iter)?))?;
         let handle = IteratorHandle::new(iterators, iter, charge);
         Ok(Self {
             handle,
@@ -436,7 +436,7 @@ impl<'t> Range<'t> {
             Some(sources) => sources,
             None => sources.insert(self.begin_on_branch(lens)?),
         };
-        sources.own.iter_mut().try_for_each(|own| own.writes.come_back())?;
+        sources.own.iter_mut().try_for_each(|own| own.writes.repin())?;
         let more = self.step_in_sources(lens, sources);
         sources.own.iter_mut().for_each(|own| own.writes.leave_pages());
         more
@@ -603,7 +603,7 @@ impl<'t> Range<'t> {
         }
         let room = self.committer.reader.index.iterators.key_room();
         let key = &mut self.key;
-        let rested = self.committer.patience.in_transaction(false, || Ok(key.rest(room)?));
+        let rested = self.committer.writer_memory.in_transaction(false, || Ok(key.rest(room)?));
         let bytes = size_of::<Self>() + self.own_bytes();
         let Some(sources) = self.branch.as_mut().and_then(|branch| branch.sources.as_mut()) else {
             return Ok(());
@@ -614,7 +614,8 @@ impl<'t> Range<'t> {
             main.charge_user(bytes)?;
             Ok(side.charge_user(0)?)
         };
-        let charged = rested.and_then(|()| self.committer.patience.in_transaction(false, charge));
+        let charged =
+            rested.and_then(|()| self.committer.writer_memory.in_transaction(false, charge));
         if charged.is_err() {
             self.remember(false);
             self.finish();

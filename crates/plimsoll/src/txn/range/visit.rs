@@ -105,7 +105,7 @@ impl<'r, 't> Visit<'r, 't> {
         if is_free {
             let Self { base, range, .. } = &mut visit;
             let bytes = base.kept_bytes() + CURSORS_BYTES;
-            range.committer.patience.in_transaction(true, || Ok(base.cover(bytes)?))?;
+            range.committer.writer_memory.in_transaction(true, || Ok(base.cover(bytes)?))?;
         }
         Ok(visit)
     }

@@ -220,12 +220,12 @@ impl BlindCommits {
             && !follower.members.table.is_reader();
         // Others want the log to be freed.
         if !is_blind || follower.members.marks.close_wanted() > follower.sequencer.applied() {
-            return follower.take_in();
+            return follower.apply_readable();
         }
         follower.index.following.follow(&follower.members)?;
         if follower.members.keeper.is_keeper() {
             // This process has just become the keeper.
-            return follower.take_in();
+            return follower.apply_readable();
         }
         follower.log.catch_up().lift()?;
         let is_unread = self.blindness.is_blind_for_long(now_nanos)
@@ -234,9 +234,9 @@ impl BlindCommits {
             let lock = follower.sequencer.lock()?;
             // A read may have applied it in the meantime.
             follower.pass_over(&lock);
-            follower.learn()?;
+            follower.load_own_records()?;
         }
-        if self.may_leave() { Ok(()) } else { follower.take_in() }
+        if self.may_leave() { Ok(()) } else { follower.apply_readable() }
     }
 }
 
@@ -411,7 +411,7 @@ mod tests {
         other.reader.index.following.follow(other.membership.members().unwrap()).unwrap();
         let follower = &other.shared().follower;
         follower.pass_over(&follower.sequencer.lock().unwrap());
-        follower.learn().unwrap();
+        follower.load_own_records().unwrap();
         assert_eq!(
             other.reader.index.sources.view().active.max_glsn(),
             Glsn(2),
@@ -438,7 +438,7 @@ mod tests {
                 .reader
                 .index
                 .runs
-                .told_to_rows(applied(&other))
+                .rows_invalidated_upto(applied(&other))
                 .unwrap()
                 .map(|position| position.glsn)
         };

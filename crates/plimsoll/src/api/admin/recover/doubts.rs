@@ -19,7 +19,7 @@ pub(crate) struct Doubts {
 
 impl Doubts {
     /// Adds commits; returns whether one of them is new.
-    pub(crate) fn learn(&mut self, commits: BTreeSet<Glsn>) -> bool {
+    pub(crate) fn add(&mut self, commits: BTreeSet<Glsn>) -> bool {
         let known = self.unusable.len();
         self.unusable.extend(commits);
         self.unusable.len() > known

@@ -245,7 +245,7 @@ impl Source {
     /// A scene for the diagnosis.
     pub(crate) fn scene<'a>(&'a self, path: &'a Path) -> Result<Scene<'a>> {
         let mut scene = Scene { path, budget: &self.budget, names: BTreeMap::new() };
-        scene.learn_names(&self.parts)?;
+        scene.read_names(&self.parts)?;
         Ok(scene)
     }
 }
