@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Length of a sample, and the processor time that it may use.
-const LOOK: Duration = Duration::from_millis(40);
+const SAMPLE_TIME: Duration = Duration::from_millis(40);
 const BUSY_MAX: Duration = Duration::from_millis(4);
 
 /// Waits for at most `timeout`; returns whether the process became quiet.
@@ -14,7 +14,7 @@ pub(crate) fn wait(timeout: Duration) -> bool {
     let began = Instant::now();
     loop {
         let before = used();
-        std::thread::sleep(LOOK);
+        std::thread::sleep(SAMPLE_TIME);
         if used().saturating_sub(before) <= BUSY_MAX {
             return true;
         }
@@ -48,7 +48,7 @@ mod tests {
                 });
             }
             let idle = used();
-            while used() - idle < LOOK {
+            while used() - idle < SAMPLE_TIME {
                 std::thread::yield_now();
             }
             assert!(!wait(Duration::from_millis(100)));

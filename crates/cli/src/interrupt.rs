@@ -11,7 +11,7 @@ use crate::exit::{Exit, Failure};
 
 /// Turns a write beyond the process's file size limit into an error of that write; otherwise the
 /// signal ends the process.
-pub(crate) fn outlive_file_size_limit() -> Result<(), Failure> {
+pub(crate) fn ignore_file_size_signal() -> Result<(), Failure> {
     flag::register(SIGXFSZ, Arc::default()).map(|_| ()).map_err(no_signals)
 }
 
@@ -40,7 +40,7 @@ impl Interrupt {
     }
 
     /// From now on the first signal ends the process, as the second one does otherwise.
-    pub(crate) fn end_at_once(self) {
+    pub(crate) fn exit_on_first_signal(self) {
         // Relaxed: as in `came`.
         self.came.store(true, Ordering::Relaxed);
     }

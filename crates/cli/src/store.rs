@@ -65,7 +65,7 @@ pub(crate) fn open_member_or_reader(
 }
 
 /// Maximum number of attempts if another process drops the data being read.
-const LOOKS_MAX: u32 = 16;
+const ATTEMPTS_MAX: u32 = 16;
 
 /// Opens a store and reads its newest moment with `look`. If another process drops that data
 /// meanwhile, reopens and retries, a bounded number of times and only if nothing was printed.
@@ -75,7 +75,7 @@ pub(crate) fn read_newest(
     output: &mut Output,
     mut look: impl FnMut(&Db, &mut Output) -> Outcome,
 ) -> Outcome {
-    for _ in 1..LOOKS_MAX {
+    for _ in 1..ATTEMPTS_MAX {
         match look(&open_to_read(globals, path)?, output) {
             Err(failure) if failure.is_gone() && !output.has_printed() => {}
             done => return done,

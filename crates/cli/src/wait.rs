@@ -14,7 +14,7 @@ use crate::interrupt::Interrupt;
 use crate::time::show_duration;
 
 /// Interval between attempts to take the lock.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Calls `open`, which needs exclusive use of the store, until it succeeds or `--wait` is over.
 pub(crate) fn for_lock<T>(
@@ -58,7 +58,7 @@ fn wait<T>(
         if interrupt.is_some_and(Interrupt::was_received) {
             return Err(Failure::new(Exit::Interrupted, "interrupted while waiting for the store"));
         }
-        clock.sleep(LOOK_EVERY.min(left));
+        clock.sleep(POLL_INTERVAL.min(left));
     }
 }
 

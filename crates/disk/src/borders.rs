@@ -34,7 +34,7 @@ borders! {
     /// Spilled runs are merged into one.
     SpillsMerged,
     /// Spilled runs without overlap are concatenated.
-    SpillsStrung,
+    SpillsConcatenated,
     /// The in-memory rows of a bulk load extend its newest run.
     BulkRunContinued,
     /// A table file of a run is full, and the next one is started.
@@ -82,7 +82,7 @@ borders! {
     /// A process leaves another's blind commit in the log, unapplied.
     LeftInLog,
     /// A write-only process skips ahead to the log position that the runs cover.
-    PassedOver,
+    SkippedToCheckpoint,
     /// The log is retained for a cursor that is being created.
     CursorHeld,
     /// A piece of a large value was written to a blob file.
@@ -164,10 +164,10 @@ mod counted {
 
     static COUNTS: [AtomicU64; ALL.len()] = [const { AtomicU64::new(0) }; ALL.len()];
 
-    type Deed = Box<dyn FnOnce()>;
+    type Action = Box<dyn FnOnce()>;
 
     thread_local! {
-        static ARMED: RefCell<Option<(Border, u64, Deed)>> = const { RefCell::new(None) };
+        static ARMED: RefCell<Option<(Border, u64, Action)>> = const { RefCell::new(None) };
         static HERE: [Cell<u64>; ALL.len()] = const { [const { Cell::new(0) }; ALL.len()] };
     }
 
@@ -176,7 +176,7 @@ mod counted {
         // Relaxed: a counter that is read after all counting threads have ended.
         COUNTS[border as usize].fetch_add(1, Ordering::Relaxed);
         HERE.with(|counts| counts[border as usize].update(|count| count + 1));
-        let is_due = |(at, crossings, _): &mut (Border, u64, Deed)| {
+        let is_due = |(at, crossings, _): &mut (Border, u64, Action)| {
             *crossings -= u64::from(*at == border);
             *crossings == 0
         };

@@ -193,7 +193,7 @@ pub(crate) fn mapped<T>(base: NonNull<T>, bytes: usize) -> Kept {
 
 /// No thread forks until the result is dropped. Used around process-wide mutexes, which a child
 /// would otherwise find locked.
-pub(crate) fn none_meanwhile() -> impl Sized {
+pub(crate) fn block_forks() -> impl Sized {
     register_fork_handlers();
     inherited()
 }

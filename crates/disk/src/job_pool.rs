@@ -1,12 +1,12 @@
 //! A few threads that share the background jobs of a store. A job works in steps, as a [`Worker`]
-//! does. A thread takes a high-priority step before a low-priority one, except that a low-priority job goes first
-//! after [`PASSED_OVER_MAX`] steps of others.
+//! does. A thread takes a high-priority step before a low-priority one, except that a low-priority
+//! job goes first after [`PASSED_OVER_MAX`] steps of others.
 //!
 //! Invariants:
 //! 1. A job takes one step at a time. No ring of its bell is lost: a ring during a step leads to
 //!    another step.
-//! 2. Steps of low-priority jobs never occupy all threads, unless there is only one. A high-priority job that
-//!    finds all threads occupied waits for the end of one step.
+//! 2. Steps of low-priority jobs never occupy all threads, unless there is only one. A
+//!    high-priority job that finds all threads occupied waits for the end of one step.
 //! 3. [`Job::stop`] returns when the running step of the job has ended and the job's closure was
 //!    dropped, unless a step of the job calls it. No step of it begins afterwards.
 //! 4. A step that panics ends its job, not the thread. The alarm of the job is called.
@@ -37,8 +37,8 @@ pub enum JobPriority {
     Low,
 }
 
-/// While no low-priority step runs, a low-priority job goes first after this many steps of others. Otherwise
-/// high-priority jobs that always have work would starve it.
+/// While no low-priority step runs, a low-priority job goes first after this many steps of others.
+/// Otherwise high-priority jobs that always have work would starve it.
 const PASSED_OVER_MAX: u64 = 4;
 
 /// The job whose step a thread runs, for tests.

@@ -247,7 +247,7 @@ impl LyingDisk {
         state.handles.clear();
         state.locked.clear();
         state.shared.clear();
-        state.chosen.cut_at_no_change();
+        state.chosen.cancel_cut();
         state.sweep();
         Self { state: Arc::new(Mutex::new(state)), sharing: SharingInMemory::default() }
     }
@@ -376,7 +376,7 @@ impl State {
         self.generation += 1;
         self.power_is_cut = false;
         self.cut_at_sync = None;
-        self.chosen.cut_at_no_change();
+        self.chosen.cancel_cut();
     }
 
     /// Drops nodes without a current name, a durable name or a handle.

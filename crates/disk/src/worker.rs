@@ -44,19 +44,19 @@ pub mod sleeps {
     /// Records that the calling thread is about to sleep.
     pub(crate) fn note(time: Duration) {
         // A child that is forked meanwhile would find the mutex locked.
-        let _no_fork = fork::none_meanwhile();
+        let _no_fork = fork::block_forks();
         sleeps().insert(here(), time);
     }
 
     /// Records that the calling thread ends.
     pub(crate) fn end() {
-        let _no_fork = fork::none_meanwhile();
+        let _no_fork = fork::block_forks();
         sleeps().remove(&here());
     }
 
     /// The bounded sleep of each thread, by thread name.
     pub fn all() -> Vec<(String, Duration)> {
-        let _no_fork = fork::none_meanwhile();
+        let _no_fork = fork::block_forks();
         sleeps().iter().map(|(name, time)| (name.clone(), *time)).collect()
     }
 }

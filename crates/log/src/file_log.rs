@@ -191,14 +191,14 @@ impl FileLog {
 
     /// Until it is dropped, records are accepted even if the log's time is too far ahead of the
     /// clock.
-    pub fn let_time_lead(&self) -> TimeLead<'_> {
+    pub fn allow_time_lead(&self) -> TimeLead<'_> {
         self.log.env.is_restarting_time.store(true, Ordering::Release);
         TimeLead(&self.log.env.is_restarting_time)
     }
 
     /// Restarts the log's time at the clock, durably, if it is ahead of the clock. This ends the
     /// active segment, so the caller first appends an entry to it (under
-    /// [`FileLog::let_time_lead`]).
+    /// [`FileLog::allow_time_lead`]).
     ///
     /// # Errors
     /// `InvalidDraft` if the active segment has no entry; `Poisoned`, `ReadOnly`, the disk, the
@@ -384,7 +384,7 @@ impl FileLog {
     }
 }
 
-/// See [`FileLog::let_time_lead`].
+/// See [`FileLog::allow_time_lead`].
 #[derive(Debug)]
 pub struct TimeLead<'a>(&'a AtomicBool);
 
@@ -656,12 +656,12 @@ impl FileLog {
     ///
     /// # Errors
     /// The disk.
-    pub fn sweep_these_blobs(
+    pub fn sweep_listed_blobs(
         &self,
         blobs: &[BlobId],
         keep: &dyn Fn(BlobId) -> bool,
     ) -> Result<u64, LogError> {
-        self.log.sweep_these(blobs, keep)
+        self.log.sweep_listed(blobs, keep)
     }
 
     /// Starts a blob file. It is durable once it is finished, so anything may name it then.

@@ -56,7 +56,7 @@ use crate::members::lock::{MemberLock, Places};
 use crate::members::marks::Marks;
 use crate::members::needs::Needs;
 use crate::members::posts::Posts;
-pub use crate::members::requests::Asked;
+pub use crate::members::requests::RequestKind;
 use crate::members::requests::Requests;
 use crate::members::slots::Slots;
 pub use crate::members::slots::{Member, members_of};
@@ -304,7 +304,7 @@ impl Members {
     pub fn begin(&self, is_first: bool, pid: u32, now_micros: u64) -> Result<(), LogError> {
         self.is_first.store(is_first, Ordering::SeqCst);
         if is_first {
-            self.make_anew()?;
+            self.initialize()?;
             self.files.record_files();
         } else if !self.table.are_words_known() {
             return Err(LogError::Format {
@@ -325,7 +325,7 @@ impl Members {
     fn enter(&self, pid: u32, now_micros: u64) {
         // Only now: until the lock's file is known to be the recorded one, the slot may belong to
         // another member.
-        self.posts.forget_posts();
+        self.posts.clear_posts();
         self.slots.note_ended(self.table.slot);
         self.slots.record_slot();
         for (word, value) in [
@@ -367,7 +367,7 @@ impl Members {
         match self.table.access {
             Access::Writes => {}
             Access::Reads => return self.join.release(),
-            Access::Watches => return self.join.release_without_words(),
+            Access::Watches => return self.join.release_unrecorded(),
         }
         // If the words were lost after another member had joined, they are not marked as complete.
         if self.is_first.load(Ordering::SeqCst)
@@ -452,7 +452,7 @@ impl Members {
             Err(error) => return Err(error),
         }
         let watching = Joining::open(disk, clock, store, timeout, Access::Watches)?;
-        watching.join.wait_for_working(|| watching.join.take_without_words(timeout))?;
+        watching.join.wait_for_working(|| watching.join.take_unrecorded(timeout))?;
         Ok(watching.end(SLOTS, None))
     }
 
@@ -470,7 +470,7 @@ impl Members {
                 if self.table.dir.parent().is_some_and(|store| self.following.is_unused(store)) =>
             {
                 if self.table.may_write_words() {
-                    self.slots.forget_strayed()?;
+                    self.slots.clear_mismatched()?;
                 }
                 false
             }
@@ -498,7 +498,7 @@ impl Members {
     /// Initializes the words, as the first member. The values that read-only processes have
     /// published stay, and so does the durable end, which these processes use until others may
     /// join.
-    fn make_anew(&self) -> Result<(), LogError> {
+    fn initialize(&self) -> Result<(), LogError> {
         let words = self.table.words.words();
         let is_known = self.table.are_words_known();
         let (instance, total) = (self.table.word(INSTANCE), self.table.word(MEMORY_TOTAL));
@@ -511,7 +511,7 @@ impl Members {
         // instance as well.
         words[INSTANCE].store(instance.wrapping_add(1), Ordering::SeqCst);
         if is_known {
-            self.slots.forget_strayed()?;
+            self.slots.clear_mismatched()?;
         }
         let readers = if is_known { self.slots.others()? } else { Vec::new() };
         // Earlier readers may be waiting, and decrement these counters when their wait ends. A

@@ -3,9 +3,9 @@
 //! The arena reserves address space up to a ceiling. Only the chunks below `usable` may be touched.
 //!
 //! Invariants:
-//! 1. A decommitted chunk is not resident. While any chunk of a 2 MiB block is decommitted, the block
-//!    uses small pages, because a huge page would make the decommitted chunk resident again. (The
-//!    system backs an untouched block with a huge page on the first touch of any byte, and its
+//! 1. A decommitted chunk is not resident. While any chunk of a 2 MiB block is decommitted, the
+//!    block uses small pages, because a huge page would make the decommitted chunk resident again.
+//!    (The system backs an untouched block with a huge page on the first touch of any byte, and its
 //!    daemon collapses partly touched blocks into huge pages.) If all chunks of a block are
 //!    decommitted, the block has no page table either.
 //! 2. The bytes are initialised (zero from the start, later the last holder's contents) and stay

@@ -458,8 +458,8 @@ impl Cache {
     }
 
     /// Prepares an entry that this cache or another had before, its value in two parts, for
-    /// [`Cache::restore_entries`]. Prefetches its place in the index, so prepare several entries before
-    /// the first is restored.
+    /// [`Cache::restore_entries`]. Prefetches its place in the index, so prepare several entries
+    /// before the first is restored.
     pub fn restorable<'a>(
         &self,
         key: &'a [u8],

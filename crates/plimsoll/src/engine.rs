@@ -188,7 +188,8 @@ impl Engine {
         self.committer.sequencer.at_durable(|applied| {
             let (memtables, runs) = (&self.reader.index.memtables, &self.reader.index.runs);
             let limit_bytes = memtables.limit_bytes();
-            if memtables.unflushed().is_some_and(|active| active.leaves_little(limit_bytes)) {
+            if memtables.unflushed().is_some_and(|active| active.is_too_small_to_flush(limit_bytes))
+            {
                 runs.note_durable()
             } else {
                 memtables.flush_up_to(applied)

@@ -41,7 +41,7 @@ const SLACK_BYTES: u64 = 4 << 20;
 
 /// Maximum wait for the space to be freed.
 const TIMEOUT: Duration = Duration::from_secs(15);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// `lost`: a process that only has a snapshot open is stopped, resumed, and finally killed.
 pub(super) fn lost(run: &mut Run<'_>) -> Result<()> {
@@ -104,7 +104,7 @@ pub(super) fn lost(run: &mut Run<'_>) -> Result<()> {
         if back.is_none() && bytes_on_disk(&folder) <= usual + SLACK_BYTES {
             back = Some(killed.elapsed());
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_INTERVAL);
     }
     fleet.hear()?;
     let seconds =
@@ -134,7 +134,7 @@ fn watch_size<T>(folder: &Path, work: impl FnOnce() -> T) -> (T, u64) {
             let mut most = 0;
             while !is_over.load(Ordering::Relaxed) {
                 most = bytes_on_disk(folder).max(most);
-                std::thread::sleep(LOOK_EVERY);
+                std::thread::sleep(POLL_INTERVAL);
             }
             most
         });

@@ -21,10 +21,10 @@ use crate::stderr::say;
 use crate::store;
 
 /// Maximum number of attempts if another process drops the files being read.
-const LOOKS_MAX: u32 = 16;
+const ATTEMPTS_MAX: u32 = 16;
 
 /// How long the command sleeps before it checks for a signal.
-const NAP: Duration = Duration::from_millis(50);
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(globals: &Globals, args: &Args, output: &mut Output) -> Outcome {
     let interrupt = Interrupt::listen()?;
@@ -91,7 +91,7 @@ fn follow(
                 return Ok(Exit::Interrupted);
             }
             let passed = Duration::from_nanos(clock.monotonic_nanos() - begun);
-            clock.sleep(NAP.min(pause.saturating_sub(passed)));
+            clock.sleep(SIGNAL_INTERVAL.min(pause.saturating_sub(passed)));
         }
         if is_again || archiver.member.is_some() {
             // A commit changes the files before it is durable, and a member reads it only once it
@@ -162,7 +162,7 @@ struct Archiver<'a> {
 impl Archiver<'_> {
     fn pass(&mut self) -> Result<PushReport, Error> {
         let mut pass = self.try_pass();
-        for _ in 1..LOOKS_MAX {
+        for _ in 1..ATTEMPTS_MAX {
             match pass {
                 // Another process dropped the files meanwhile.
                 Err(Error::Store(StoreError::Trimmed { .. } | StoreError::Behind { .. })) => {

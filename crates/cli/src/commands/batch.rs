@@ -26,7 +26,7 @@ pub(crate) fn run(globals: &Globals, args: &Batch, output: &mut Output) -> Outco
     // Before opening the store, so that an unreadable file does not leave an empty store behind.
     let mut input = Input::find(&args.file)?.open_until(&interrupt)?;
     // The commits must not depend on how much of the output is read.
-    output.outlive_reader();
+    output.ignore_closed_pipe();
     let db = store::open_to_write_unless(
         Some(&interrupt),
         globals,

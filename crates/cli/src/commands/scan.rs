@@ -48,7 +48,7 @@ fn print(db: &Db, args: &Scan, range: KeyRange, output: &mut Output) -> Outcome 
     while let Err(stop) =
         if by_key { walk.print_by_key(output) } else { walk.print(keys_only, output) }
     {
-        walk.pass_damage(stop, &mut past, output)?;
+        walk.skip_damage(stop, &mut past, output)?;
     }
     Ok(if past.skipped == 0 { Exit::Done } else { Exit::Corrupt })
 }
@@ -144,7 +144,7 @@ impl Walk {
     }
 
     /// After a read error, reports the unreadable key and, if requested, resumes after it.
-    fn pass_damage(
+    fn skip_damage(
         &mut self,
         failure: Stop,
         past: &mut PastDamage,
@@ -156,7 +156,7 @@ impl Walk {
         }
         let bounds =
             (self.lower.as_ref().map(Vec::as_slice), self.upper.as_ref().map(Vec::as_slice));
-        let Some(skipped) = self.snapshot.pass_damage(&self.keyspace, bounds, self.reverse)? else {
+        let Some(skipped) = self.snapshot.skip_damage(&self.keyspace, bounds, self.reverse)? else {
             // A second read succeeded.
             return if past.skips { Ok(()) } else { Err(error.into()) };
         };

@@ -55,7 +55,7 @@ pub(crate) fn print(globals: &Globals, args: &Stat, db: &Db, output: &mut Output
         Section::new("log", of_log(&stats)),
         Section::new("index", of_index(&stats)),
         Section::new("warm", warm::facts_of(globals, &args.store, db)),
-        Section::new("opening", of_opening(&stats)).led_by(OWN_PROCESS),
+        Section::new("opening", of_opening(&stats)).with_lead(OWN_PROCESS),
         Section::new("index", of_index_work(&stats)),
         Section::new("io", of_io(&stats)),
         Section::new("memory", of_memory(&stats)),

@@ -21,7 +21,7 @@ use crate::interrupt::Interrupt;
 use super::{Format, compressed};
 
 /// The longest time between two checks for a signal.
-const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const SIGNAL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Some programs write it at the start of a file to mark UTF-8 text.
 pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -177,7 +177,7 @@ impl Read for UntilInterrupted {
                 return Ok(0);
             }
             // A signal ends the wait, unless it arrived just before.
-            match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&LOOK)) {
+            match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&SIGNAL_INTERVAL)) {
                 Ok(0) | Err(Errno::INTR) => continue,
                 Ok(_) => {}
                 Err(errno) => return Err(errno.into()),

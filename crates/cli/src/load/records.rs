@@ -60,7 +60,7 @@ impl<R: BufRead> Records<R> {
     /// skipped whole.
     pub(super) fn next(&mut self) -> Result<Option<u64>, Problem> {
         if let Some(state) = self.bad.take() {
-            self.pass_rest(state)?;
+            self.skip_rest(state)?;
         }
         loop {
             let first_line = self.line;
@@ -188,7 +188,7 @@ impl<R: BufRead> Records<R> {
     }
 
     /// Skips the rest of a malformed record.
-    fn pass_rest(&mut self, mut state: State) -> Result<(), Problem> {
+    fn skip_rest(&mut self, mut state: State) -> Result<(), Problem> {
         loop {
             let buffer = self.input.fill_buf().map_err(|error| Problem::unreadable(&error))?;
             if buffer.is_empty() {

@@ -173,8 +173,8 @@ fn sectors(offset: u64, len: usize) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// Draws the outcomes of `count` writes: all lost, all kept, a prefix kept with a torn write after it,
-/// or each independently.
+/// Draws the outcomes of `count` writes: all lost, all kept, a prefix kept with a torn write after
+/// it, or each independently.
 ///
 /// Most real crashes look like the first three, which would hardly ever occur if each of many
 /// writes were drawn independently.

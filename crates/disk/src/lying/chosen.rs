@@ -20,7 +20,7 @@ pub(super) struct Chosen {
 
 impl Chosen {
     /// Cancels the chosen change.
-    pub(super) fn cut_at_no_change(&mut self) {
+    pub(super) fn cancel_cut(&mut self) {
         self.cut_at_change = None;
     }
 }

@@ -49,7 +49,7 @@ fn is_for_group(folder: &Stat) -> bool {
 }
 
 /// The owner and group of a new file, if they differ from its creator's.
-fn owner_to_give(folder: &Stat, made: &Stat) -> Option<(Uid, Gid)> {
+fn owner_to_set(folder: &Stat, made: &Stat) -> Option<(Uid, Gid)> {
     let differs = (made.st_uid, made.st_gid) != (folder.st_uid, folder.st_gid);
     let gives = differs && geteuid().is_root() && !mode_of(folder).contains(Mode::SVTX);
     gives.then(|| (Uid::from_raw(folder.st_uid), Gid::from_raw(folder.st_gid)))
@@ -70,7 +70,7 @@ fn mode_in(folder: &Stat, made: &Stat, most: Mode) -> Mode {
 pub(super) fn share_file(place: &Place<'_>, fd: &OwnedFd) -> io::Result<()> {
     let folder = place.stat_parent()?;
     let mut made = call(place.path, || fstat(fd))?;
-    if let Some((user, group)) = owner_to_give(&folder, &made) {
+    if let Some((user, group)) = owner_to_set(&folder, &made) {
         // If this is refused, as in a container with few users, the file keeps its creator.
         let _ = fchown(fd, Some(user), Some(group));
         made = call(place.path, || fstat(fd))?;
@@ -96,7 +96,7 @@ fn share_folder(place: &Place<'_>, folder: &Stat) -> io::Result<()> {
             if gives { mode_of(&made) | (mode_of(folder) & Mode::RWXG) } else { mode_of(&made) };
         return set_mode(place, &made, mode);
     }
-    if let Some((user, group)) = owner_to_give(folder, &made) {
+    if let Some((user, group)) = owner_to_set(folder, &made) {
         let _ = chownat(place.folder(), place.name(), Some(user), Some(group), AtFlags::empty());
         made = call(place.path, || place.stat())?;
     }

@@ -33,7 +33,7 @@ static LOCKED_HERE: Mutex<BTreeMap<Identity, u32>> = Mutex::new(BTreeMap::new())
 
 /// Accesses the locked folders. A forked child finds the mutex unlocked.
 fn locked_here<T>(look: impl FnOnce(&mut BTreeMap<Identity, u32>) -> T) -> T {
-    let _no_fork = fork::none_meanwhile();
+    let _no_fork = fork::block_forks();
     look(&mut LOCKED_HERE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 

@@ -181,7 +181,7 @@ pub(crate) fn place(
     }
     let now = log.env.options.clock.wall_micros();
     let ahead_micros = order.end.timestamp.saturating_sub(now);
-    // Acquire: pairs with the store in `FileLog::let_time_lead`.
+    // Acquire: pairs with the store in `FileLog::allow_time_lead`.
     if ahead_micros > LEAD_MAX_MICROS && !log.env.is_restarting_time.load(Ordering::Acquire) {
         return Err(LogError::ClockBehind { ahead_micros });
     }
@@ -292,7 +292,7 @@ fn reserve_room_here(
         tail.blobs.reserve(blobs)?;
     }
     if bound > order.zeroed {
-        order.look_at_zeros()?;
+        order.read_extent()?;
     }
     if bound > order.zeroed {
         make_file_longer(log, order, bound)?;
@@ -586,7 +586,7 @@ pub(crate) fn cut_zeros(log: &OpenLog) {
 /// never treated as a torn tail.
 pub(crate) fn write_mark(log: &OpenLog) -> Result<(), LogError> {
     let mut order = log.tail.order()?;
-    order.look_at_zeros()?;
+    order.read_extent()?;
     let end = log.durability.sync_to_end()?;
     let (start, bound) = place_record(end.offset, 0, MARK_BYTES);
     let beyond = bound > u64::from(order.header.segment_bytes);

@@ -162,11 +162,11 @@ pub fn notify_readers_of_lone_process(disk: &dyn Disk, store: &Path) -> Result<(
     if disk.entry(&file)?.is_none() {
         return Ok(());
     }
-    say_alone(&*disk.shared_words(&file, WORDS)?);
+    set_alone(&*disk.shared_words(&file, WORDS)?);
     Ok(())
 }
 
-fn say_alone(words: &dyn SharedWords) {
+fn set_alone(words: &dyn SharedWords) {
     words.words()[MAGIC].store(ALONE, Ordering::SeqCst);
     words.words()[INSTANCE].fetch_add(OPENED_ALONE, Ordering::SeqCst);
     // Woken last, so that the readers find the new instance.
@@ -209,7 +209,7 @@ mod tests {
         let said = first.slots.others().unwrap();
         first.leave(&|| {}).unwrap();
         first.left();
-        say_alone(&*first.table.words);
+        set_alone(&*first.table.words);
         let second = write();
         assert_eq!(second.slots.others().unwrap(), []);
         reader.following.newest().unwrap();
@@ -287,7 +287,7 @@ mod tests {
         let (writer, reader) = started(&disk, &clock);
         writer.leave(&|| {}).unwrap();
         writer.left();
-        say_alone(&*writer.table.words);
+        set_alone(&*writer.table.words);
         assert!(reader.following.newest().is_err());
         for _ in 0..2 {
             let _joins = begin_first(&disk, &clock);
@@ -316,7 +316,7 @@ mod tests {
             while reader.table.word(FOLLOWERS) == 0 && !waiting.is_finished() {
                 std::thread::yield_now();
             }
-            say_alone(&*writer.table.words);
+            set_alone(&*writer.table.words);
         });
         assert!(clock.monotonic_nanos() - begun < 60_000_000_000);
     }
@@ -328,7 +328,7 @@ mod tests {
         let (writer, reader) = started(&disk, &clock);
         writer.leave(&|| {}).unwrap();
         writer.left();
-        say_alone(&*writer.table.words);
+        set_alone(&*writer.table.words);
         let joins =
             Members::join_to_read(&disk, &clock, store, Duration::from_millis(100)).unwrap();
         let rounds = if cfg!(miri) { 20 } else { 200_000 };

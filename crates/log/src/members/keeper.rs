@@ -199,7 +199,7 @@ impl Keeper {
     /// Gives up the role of keeper, because a keeper that this member had replaced has installed a
     /// manifest after this member's own. The next keeper, which may be this member again, begins a
     /// new term and does not finish work of an earlier term.
-    pub fn lose_place(&self) {
+    pub fn resign(&self) {
         // Under this lock, so that no other thread becomes the keeper in between.
         let mut held = self.held();
         if self.table.no_keeper(self.table.slot)

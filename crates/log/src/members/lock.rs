@@ -162,7 +162,7 @@ impl MemberLock {
     }
 
     /// Takes the lock without recording a holder, for a process that may not write to the words.
-    pub(crate) fn take_without_words(&self, timeout: Duration) -> Result<(), LogError> {
+    pub(crate) fn take_unrecorded(&self, timeout: Duration) -> Result<(), LogError> {
         let begun = self.clock.monotonic_nanos();
         while !self.file.try_lock()? {
             let waited = u128::from(self.clock.monotonic_nanos().saturating_sub(begun));
@@ -176,7 +176,7 @@ impl MemberLock {
 
     /// Releases the lock for a process that may not write to the words. Waiters retry within a
     /// millisecond.
-    pub(crate) fn release_without_words(&self) {
+    pub(crate) fn release_unrecorded(&self) {
         self.file.unlock();
     }
 

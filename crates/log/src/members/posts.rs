@@ -146,14 +146,14 @@ impl Posts {
     /// Permits this member to post. The caller must hold the turn.
     pub(crate) fn begin_to_post(&self) {
         if self.table.has_slot() && !self.may_post() {
-            self.forget_posts();
+            self.clear_posts();
             self.are_cleared.store(true, Ordering::Release);
         }
     }
 
     /// Drops the posts in this member's slot, which belong to an earlier owner. This member must
     /// not have posted anything.
-    pub(super) fn forget_posts(&self) {
+    pub(super) fn clear_posts(&self) {
         if self.table.has_slot() {
             self.posted(self.table.slot).store(0, Ordering::SeqCst);
         }

@@ -22,8 +22,8 @@ impl Tries {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Whether a try that began after `before` timed out. If so, this thread has waited for the whole
-    /// timeout as well.
+    /// Whether a try that began after `before` timed out. If so, this thread has waited for the
+    /// whole timeout as well.
     pub(crate) fn timed_out_since(&self, before: u64) -> bool {
         self.gave_up.load(Ordering::Relaxed) > before
     }

@@ -108,7 +108,7 @@ pub(super) const LEFTOVERS: usize = 33;
 /// Counts the removed files of the log, which other members may still have open.
 pub(super) const REMOVED: usize = 37;
 /// The GLSN up to which a member applies the log before it orders a record.
-pub(super) const TO_BE_KNOWN: usize = 38;
+pub(super) const MUST_APPLY_UPTO: usize = 38;
 /// Changed to ask all members to show that they are running.
 pub(super) const PING: usize = 34;
 /// The requests of members to the keeper.

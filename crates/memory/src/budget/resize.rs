@@ -169,8 +169,8 @@ impl Inner {
         ResizeError::Held { missing_bytes: (short * CHUNK_BYTES) as u64, usage }
     }
 
-    /// Adds chunks until there are `wanted`: first decommitted ones, then new ones. On an error none
-    /// is added.
+    /// Adds chunks until there are `wanted`: first decommitted ones, then new ones. On an error
+    /// none is added.
     fn enlarge(&self, state: &mut State, wanted: u32) -> io::Result<()> {
         let more = wanted - self.chunks.load(Ordering::Relaxed);
         let fresh = more.saturating_sub(state.decommitted.len() as u32);

@@ -106,7 +106,7 @@ impl Eviction {
     /// Whether an entry at this position will stay about as long as one inserted now. Always true
     /// in a cache that never had to evict, and in the protected queue, where the entry makes
     /// another round. In the probation queue, the entry must be in the younger half.
-    pub(super) fn stays_for_long(&self, entries: &Entries, queue: Queue, position: u64) -> bool {
+    pub(super) fn is_recent(&self, entries: &Entries, queue: Queue, position: u64) -> bool {
         let ends = entries.queues.ends(queue);
         !self.was_full
             || queue == Queue::Protected

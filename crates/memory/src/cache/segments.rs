@@ -218,7 +218,8 @@ impl Owner {
         self.used() + wanted <= self.limit && self.hold(segments, wanted)
     }
 
-    /// Like [`Owner::ensure_free`], for moving an entry, which soon frees as many segments as it takes.
+    /// Like [`Owner::ensure_free`], for moving an entry, which soon frees as many segments as it
+    /// takes.
     pub(super) fn ensure_free_for_move(&mut self, segments: &Segments, wanted: usize) -> bool {
         self.used() + wanted <= self.ceiling && self.hold(segments, wanted)
     }

@@ -53,7 +53,7 @@ impl Writer {
         if let Some(before) = self.entries.find(shared, arrival.hash, arrival.key) {
             let Placed { queue, .. } = before.placed;
             if fits
-                && self.eviction.stays_for_long(&self.entries, queue, before.position)
+                && self.eviction.is_recent(&self.entries, queue, before.position)
                 && self.entries.queues.write_over(shared, &before, arrival, header)
             {
                 return self.count_arrival(true);

@@ -74,8 +74,8 @@ impl Drop for Hazard {
     }
 }
 
-/// Publishes a frame in a slot and keeps it there if `is_unchanged` then returns true; otherwise clears
-/// the slot.
+/// Publishes a frame in a slot and keeps it there if `is_unchanged` then returns true; otherwise
+/// clears the slot.
 #[inline]
 pub(super) fn publish(
     slot: &AtomicUsize,
@@ -363,7 +363,7 @@ pub(super) fn retire(frames: Range<usize>, memory: Box<dyn Any + Send>) {
     let retired = retired::Retired { frames, _memory: memory };
     retired::ALL.lock().unwrap_or_else(PoisonError::into_inner).push(retired);
     for _ in 0..CHECKS_AT_DROP {
-        drop_unheld();
+        release_unheld();
         std::thread::yield_now();
     }
 }
@@ -381,7 +381,7 @@ fn release_retired(frame: usize) {
         && (retired::FIRST.load(Ordering::Relaxed)..retired::LAST.load(Ordering::Relaxed))
             .contains(&frame)
     {
-        drop_unheld();
+        release_unheld();
     }
     #[cfg(loom)]
     let _ = frame;
@@ -389,7 +389,7 @@ fn release_retired(frame: usize) {
 
 #[cfg(not(loom))]
 #[cold]
-fn drop_unheld() {
+fn release_unheld() {
     let unheld: Vec<_> = {
         let mut all = retired::ALL.lock().unwrap_or_else(PoisonError::into_inner);
         let unheld =

@@ -478,8 +478,9 @@ impl Keeper {
         None
     }
 
-    /// Examines up to `examined_max` frames to find a cold one outside the queues, then up to `more` to
-    /// find any unpinned one, because readers may heat pages faster than the clock cools them.
+    /// Examines up to `examined_max` frames to find a cold one outside the queues, then up to
+    /// `more` to find any unpinned one, because readers may heat pages faster than the clock cools
+    /// them.
     fn evict_by_clock(
         &mut self,
         frames: &Frames,

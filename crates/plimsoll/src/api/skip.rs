@@ -82,7 +82,7 @@ impl Snapshot {
     /// # Errors
     /// [`Error::Trimmed`], disk errors, or the budget. On a branch other than main, also the error
     /// of the iteration if pages are damaged, and not only a value.
-    pub fn pass_damage(
+    pub fn skip_damage(
         &self,
         keyspace: &Keyspace,
         range: impl KeyRange,
@@ -98,15 +98,15 @@ impl Snapshot {
         };
         match first {
             Ok(None) => Ok(None),
-            Ok(Some(key)) => self.pass_value(keyspace, key),
+            Ok(Some(key)) => self.skip_value(keyspace, key),
             Err(error) if is_damage(&error) && self.lens().is_none() => {
-                self.pass_pages(keyspace, id, range, reverse, error).map(Some)
+                self.skip_pages(keyspace, id, range, reverse, error).map(Some)
             }
             Err(error) => Err(error),
         }
     }
 
-    fn pass_value(&self, keyspace: &Keyspace, key: Vec<u8>) -> Result<Option<Skipped>> {
+    fn skip_value(&self, keyspace: &Keyspace, key: Vec<u8>) -> Result<Option<Skipped>> {
         let store = self.store();
         let Some(mut value) = self.get_reader(keyspace, &key)? else { return Ok(None) };
         let glsn = value.glsn();
@@ -136,7 +136,7 @@ impl Snapshot {
     }
 
     /// For damaged pages of a run: finds the next key from which an iterator can continue.
-    fn pass_pages(
+    fn skip_pages(
         &self,
         keyspace: &Keyspace,
         id: u32,

@@ -28,7 +28,7 @@ pub(crate) struct RetentionHorizon {
     /// The floors of other processes, and whether the retention settings of keyspaces are known.
     pub(crate) floors: Floors,
     /// A caller asked to free the log below this GLSN.
-    pub(crate) trim_wanted: AtomicU64,
+    pub(crate) trim_requested: AtomicU64,
     /// Values below this GLSN pin much of the log, so compaction must move them.
     pub(crate) move_wanted: AtomicU64,
     /// Why such values are no longer moved until the next opening: a move would fail again.
@@ -52,7 +52,7 @@ impl RetentionHorizon {
             snapshots: Arc::clone(snapshots),
             keyspaces: Arc::clone(keyspaces),
             floors,
-            trim_wanted: AtomicU64::new(0),
+            trim_requested: AtomicU64::new(0),
             move_wanted: AtomicU64::new(0),
             moves_stopped: OnceLock::new(),
             ready: OnceLock::new(),
@@ -156,7 +156,7 @@ impl Horizon for RetentionHorizon {
     }
 
     fn must_relocate_below(&self) -> Glsn {
-        Glsn(self.trim_wanted.load(Ordering::Acquire))
+        Glsn(self.trim_requested.load(Ordering::Acquire))
     }
 
     fn stop_relocating(&self, below: Glsn, error: &Error) {

@@ -170,7 +170,7 @@ impl Memtables {
         context.memtable_bytes.unwrap_or_else(|| {
             let space = &self.runs.space;
             let budget_bytes = context.budget.limit_bytes();
-            flush_policy::limit_bytes(budget_bytes, space.run_bytes(), space.is_written_over())
+            flush_policy::limit_bytes(budget_bytes, space.run_bytes(), space.has_been_overwritten())
         })
     }
 
@@ -458,13 +458,18 @@ impl Memtables {
     /// Continues from the checkpoint of the known manifest if it is after `applied` (applied here)
     /// and before `next` (the first log entry that this process has not read). Returns that
     /// checkpoint. The caller must not apply anything else at the same time.
-    pub(crate) fn pass_over(&self, members: &Members, applied: Glsn, next: Glsn) -> Option<Glsn> {
+    pub(crate) fn skip_to_checkpoint(
+        &self,
+        members: &Members,
+        applied: Glsn,
+        next: Glsn,
+    ) -> Option<Glsn> {
         let may_pass = |checkpoint: Glsn| applied < checkpoint && checkpoint < next;
         if !may_pass(self.runs.checkpoint().glsn) {
             return None;
         }
         self.close_up_to(applied);
-        self.following.pass_over(members, may_pass)
+        self.following.skip_to_checkpoint(members, may_pass)
     }
 }
 

@@ -390,7 +390,7 @@ impl Runs {
                 // The manifest was installed by the keeper that has replaced this one, or by a
                 // keeper that this one has replaced, which was stopped during its takeover and then
                 // resumed; it sweeps files that its manifest does not name.
-                members.keeper.lose_place();
+                members.keeper.resign();
                 return Err((outcome, self.env.role().not_keeper()));
             }
             if outcome == Outcome::Unknown {

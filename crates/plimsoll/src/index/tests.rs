@@ -68,7 +68,7 @@ struct TestHorizon {
     pins: Mutex<BTreeSet<Glsn>>,
     relocate_below: AtomicU64,
     /// Relocation is wanted but was not requested.
-    unasked: AtomicBool,
+    unrequested: AtomicBool,
 }
 
 impl Horizon for TestHorizon {
@@ -88,7 +88,7 @@ impl Horizon for TestHorizon {
     }
 
     fn must_relocate_below(&self) -> Glsn {
-        if self.unasked.load(Ordering::Relaxed) { Glsn::NONE } else { self.relocate_below() }
+        if self.unrequested.load(Ordering::Relaxed) { Glsn::NONE } else { self.relocate_below() }
     }
 
     fn stop_relocating(&self, _: Glsn, _: &crate::types::error::Error) {
@@ -265,7 +265,7 @@ impl World {
             payload.extend(value.iter().filter(|value| value.len() > INLINE_BYTES).flatten());
         }
         let index = Arc::clone(self.index());
-        index.throttle.hold_back()?;
+        index.throttle.wait_for_merges()?;
         let mut room = index.memtables.reserve(room(&placed), self.applied)?;
         let glsn = self.submit(StreamId::TRANSACTIONS, &[&payload], &[])?;
         room.apply(glsn, 0, Link::Now, versions(&placed))?;

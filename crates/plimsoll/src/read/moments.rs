@@ -177,7 +177,7 @@ impl Snapshots {
     }
 
     /// The time by which reads at a commit judge expiries, if it was kept or a tag has it.
-    pub(crate) fn judging_time(&self, at: Glsn) -> Option<u64> {
+    pub(crate) fn expiry_time(&self, at: Glsn) -> Option<u64> {
         self.kept_time(at).or_else(|| self.tags.of(at).map(|tag| tag.micros))
     }
 
@@ -266,7 +266,7 @@ fn remove_one(counts: &mut BTreeMap<Glsn, u64>, at: Glsn) {
 
 impl OpenMoment {
     /// A moment that is not opened, for a forked child.
-    pub(crate) fn of_nobody(at: AsOf<'static>) -> Self {
+    pub(crate) fn unopened(at: AsOf<'static>) -> Self {
         let part = Arc::new(Part::default());
         part.open_in(part.lock(), (false, false), || at)
     }

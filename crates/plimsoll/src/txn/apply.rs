@@ -179,8 +179,8 @@ impl<'a> Apply<'a> {
                 self.index.memtables.reserve_for_runs(infos())?;
                 if self.when == When::Opening {
                     let pages: u64 = infos().map(|info| u64::from(info.pages)).sum();
-                    self.index.throttle.pay(pages * PAGE_BYTES as u64);
-                    self.index.throttle.hold_back()?;
+                    self.index.throttle.delay(pages * PAGE_BYTES as u64);
+                    self.index.throttle.wait_for_merges()?;
                 }
                 self.index.memtables.adopt(runs, glsn);
                 self.touched.add(touches);
@@ -210,8 +210,8 @@ impl<'a> Apply<'a> {
             }
             let part = (self.index.memtables.limit_bytes() / ROOM_PART) as usize;
             let ahead = bytes.max(part.min(ROOM_BYTES));
-            self.index.throttle.pay(ahead as u64);
-            self.index.throttle.hold_back()?;
+            self.index.throttle.delay(ahead as u64);
+            self.index.throttle.wait_for_merges()?;
             self.room = Some(match self.index.memtables.reserve(ahead, self.applied) {
                 Err(Error::OutOfBudget(_)) if ahead > bytes => {
                     self.index.memtables.reserve(bytes, self.applied)?

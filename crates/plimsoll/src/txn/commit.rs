@@ -3,7 +3,7 @@
 //! 1. [`Commit::encode`]: the write set is encoded and blob files are finished (only this committer
 //!    waits for that; if commits are buffered, the log syncs the files later). A set that is too
 //!    large for a record is written as sorted runs into blob files, which the record names.
-//! 2. [`Commit::wait_ahead`]: the committer is delayed while flushes and merges lag behind; other
+//! 2. [`Commit::throttle`]: the committer is delayed while flushes and merges lag behind; other
 //!    commits proceed.
 //! 3. Under the commit lock, one commit at a time: [`Commit::validate`] checks everything that the
 //!    transaction read against the commits ordered since its snapshot; [`Commit::reserve`]
@@ -142,10 +142,10 @@ impl<'a> Commit<'a> {
 
     /// Waits while flushes and merges lag behind. Other commits proceed. Commits of the store's own
     /// records do not wait for merges: the job that merges makes such commits, too.
-    pub(crate) fn wait_ahead(&self) -> Result<()> {
+    pub(crate) fn throttle(&self) -> Result<()> {
         let index = &self.reader.index;
         if !self.spaces.iter().all(is_own) {
-            index.throttle.hold_back()?;
+            index.throttle.wait_for_merges()?;
         }
         if self.is_in_memory() {
             index.memtables.wait_for_room(self.body.room_bytes)

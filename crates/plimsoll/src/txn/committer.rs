@@ -106,14 +106,14 @@ impl Committer {
         let resolved = self.writer_memory.in_commit(|| updates.resolve(&self.reader, &reads.1));
         resolved.inspect_err(|_| updates.resume_panic())?;
         let mut commit = Commit::encode(parts, moment.at(), reads, writes, gaps, updates, options)?;
-        commit.wait_ahead()?;
+        commit.throttle()?;
         let ordered = self.writer_memory.in_commit(|| self.peers.order(&mut commit));
         let ordered = ordered.map_err(|error| commit.settle(error))?;
         self.committed(commit.log_bytes());
         let index_bytes = commit.index_bytes();
         // Release the memory of the commit before the wait.
         let updated = commit.into_updated();
-        self.reader.index.throttle.pay(index_bytes);
+        self.reader.index.throttle.delay(index_bytes);
         Ok((ordered, updated))
     }
 
@@ -258,7 +258,7 @@ impl Committer {
         };
         if self.reader.owner.is_foreign() {
             // Nothing is read at this snapshot.
-            return OpenMoment::of_nobody(at());
+            return OpenMoment::unopened(at());
         }
         match self.reader.snapshots.open(&self.reader.budget, at) {
             Ok(moment) => moment,
@@ -271,7 +271,7 @@ impl Committer {
     fn open_floor_now(&self, at: impl Fn() -> Glsn) -> OpenMoment {
         let at = || AsOf::new(at(), self.reader.log.now_micros());
         if self.reader.owner.is_foreign() {
-            return OpenMoment::of_nobody(at());
+            return OpenMoment::unopened(at());
         }
         match self.reader.snapshots.open_floor(&self.reader.budget, at) {
             Ok(moment) => moment,
@@ -296,7 +296,7 @@ impl Committer {
     /// # Errors
     /// As for [`Committer::as_of`].
     pub(crate) fn as_of_past(&self, at: Glsn) -> Result<AsOf<'static>> {
-        let time = || match self.reader.snapshots.judging_time(at) {
+        let time = || match self.reader.snapshots.expiry_time(at) {
             Some(time) => Ok(time),
             None => self.reader.log.time_or_later(at).lift(),
         };
@@ -307,7 +307,7 @@ impl Committer {
     pub(crate) fn open_at(&self, at: AsOf<'static>) -> Result<OpenMoment> {
         let open = || self.reader.snapshots.open(&self.reader.budget, || at);
         let opened = self.writer_memory.in_transaction(false, open);
-        self.promise_floor();
+        self.publish_floor();
         opened
     }
 
@@ -315,7 +315,7 @@ impl Committer {
     pub(crate) fn open_floor(&self, at: AsOf<'static>) -> Result<OpenMoment> {
         let open = || self.reader.snapshots.open_floor(&self.reader.budget, || at);
         let opened = self.writer_memory.in_transaction(false, open);
-        self.promise_floor();
+        self.publish_floor();
         opened
     }
 
@@ -365,11 +365,11 @@ impl Committer {
     /// Promises the other members that no snapshot older than the oldest open one here is opened,
     /// or older than the newest readable GLSN if none is open. Returns whether an older one than
     /// that GLSN is open.
-    pub(crate) fn promise_floor(&self) -> bool {
+    pub(crate) fn publish_floor(&self) -> bool {
         // Compute and publish under one lock: an earlier floor must not overwrite a later one.
         let _alone = lock(&self.floor);
         let oldest = self.reader.snapshots.oldest(|| self.newest_to_open());
-        self.peers.promise_floor(oldest);
+        self.peers.publish_floor(oldest);
         oldest < self.newest_to_open()
     }
 
@@ -497,7 +497,7 @@ mod tests {
         let is_below = std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
-                    committer.promise_floor();
+                    committer.publish_floor();
                 }
             });
             // Competing threads, so that a thread may be stopped anywhere.

@@ -110,7 +110,7 @@ pub(crate) trait Peers: Send + Sync + Debug {
     }
 
     /// Promises that this process opens no snapshot below `floor`.
-    fn promise_floor(&self, _floor: Glsn) {}
+    fn publish_floor(&self, _floor: Glsn) {}
 
     /// Whether this process does the background work of the store.
     fn keeps(&self) -> bool {

@@ -193,7 +193,7 @@ impl Pops {
         let mut reads = reads.lock().unwrap_or_else(PoisonError::into_inner);
         if reads.add(&first, Some(upper)).is_err() {
             // Like a scan: without room, everything counts as read.
-            reads.add_everything();
+            reads.add_all();
         }
         drop(reads);
         if let Some(end) = end {

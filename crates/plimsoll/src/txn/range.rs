@@ -163,7 +163,7 @@ fn next_of<'a>(
     at: &AsOf<'_>,
 ) -> Result<Option<Version<'a>>> {
     let found = base.step(key)?;
-    if base.has_missed() {
+    if base.has_passed_expired() {
         at.note_missed();
     }
     Ok(if found { base.current(key) } else { None })
@@ -338,7 +338,7 @@ impl<'t> Range<'t> {
             Ok(true) => {
                 let is_first = !std::mem::replace(&mut self.has_any, true);
                 self.note_gap(is_first, false);
-                if self.has_met() {
+                if self.have_ends_met() {
                     self.remember(false);
                     self.finish();
                     return Ok(false);
@@ -426,7 +426,7 @@ impl<'t> Range<'t> {
             return self.step_on_branch();
         }
         if self.rows.pass() {
-            self.take_ahead();
+            self.take_row_ahead();
             return Ok(true);
         }
         self.rows.begin();
@@ -437,7 +437,7 @@ impl<'t> Range<'t> {
                 None => return Ok(false),
             },
         };
-        self.pass_own(&mut state)?;
+        self.drop_passed_own(&mut state)?;
         let mut key = self.key.take();
         let more = self.step_in(&mut state, &mut key);
         self.key.put(key);
@@ -540,7 +540,7 @@ impl<'t> Range<'t> {
             state.waiting = self.read_ahead(state, key)?;
         }
         if self.rows.current().is_some() {
-            self.take_ahead();
+            self.take_row_ahead();
             return Ok(true);
         }
         let Some(Waiting { glsn, encoded, view }) = state.waiting.take() else { return Ok(false) };
@@ -555,7 +555,7 @@ impl<'t> Range<'t> {
 
     /// Returns the current row that was read ahead. Only now does the transaction depend on when
     /// its value expires.
-    fn take_ahead(&mut self) {
+    fn take_row_ahead(&mut self) {
         self.expiry = self.rows.expiry();
         if let (Some(expiry), Some((key, _))) = (self.expiry, self.rows.current()) {
             self.at().note_expiry(key, expiry);
@@ -645,18 +645,18 @@ impl<'t> Range<'t> {
         let from = match (self.direction, span.lower(), span.upper()) {
             (Direction::Forward, Bound::Included(key) | Bound::Excluded(key), _) => Some(key),
             (Direction::Backward, _, Bound::Excluded(key)) => Some(key),
-            // Begin at the end of the keyspace: `settle_own` skips keys beyond the span.
+            // Begin at the end of the keyspace: `skip_before_span` skips keys beyond the span.
             (Direction::Backward, _, Bound::Included(key)) => {
                 let own = OwnWrites::new(set, self.direction, Some(&[key, &[0][..]].concat()))?;
-                return self.settle_own(own, span);
+                return self.skip_before_span(own, span);
             }
             _ => None,
         };
-        self.settle_own(OwnWrites::new(set, self.direction, from)?, span)
+        self.skip_before_span(OwnWrites::new(set, self.direction, from)?, span)
     }
 
     /// Skips keys before the beginning of the span (an excluded first key).
-    fn settle_own(&self, mut own: OwnWrites<'t>, span: &Span) -> Result<OwnWrites<'t>> {
+    fn skip_before_span(&self, mut own: OwnWrites<'t>, span: &Span) -> Result<OwnWrites<'t>> {
         while let Some(key) = own.key() {
             let before = match self.direction {
                 Direction::Forward => {
@@ -685,7 +685,7 @@ impl<'t> Range<'t> {
     }
 
     /// Drops the own writes if the iterator is past the last of them, so that it reads rows ahead.
-    fn pass_own(&mut self, state: &mut RangeState<'t>) -> Result<()> {
+    fn drop_passed_own(&mut self, state: &mut RangeState<'t>) -> Result<()> {
         let Some(own) = &mut state.own else { return Ok(()) };
         own.repin()?;
         let has_ranges = self.own.as_ref().is_some_and(|(set, _)| !set.ranges().is_empty());
@@ -704,7 +704,7 @@ impl<'t> Range<'t> {
     fn step_with_own(&mut self, state: &mut RangeState<'t>, key: &mut Vec<u8>) -> Result<bool> {
         loop {
             self.wait_for_base(state)?;
-            if state.waiting.is_some() && self.leave_own_range(state)? {
+            if state.waiting.is_some() && self.skip_own_range(state)? {
                 continue;
             }
             let own = state.own.as_mut().expect("`own` was checked above");
@@ -747,7 +747,7 @@ impl<'t> Range<'t> {
             if !deleted {
                 return Ok(true);
             }
-            if !self.pass_deleted(state, key)? {
+            if !self.skip_deleted(state, key)? {
                 return Ok(false);
             }
         }
@@ -755,7 +755,7 @@ impl<'t> Range<'t> {
 
     /// If the base's next key is in a range that the transaction deletes, moves the base past the
     /// range. Returns whether it did.
-    fn leave_own_range(&self, state: &mut RangeState<'t>) -> Result<bool> {
+    fn skip_own_range(&self, state: &mut RangeState<'t>) -> Result<bool> {
         let Some(range) = self.own.as_ref().and_then(|(own, _)| own.range_over(&state.base_key))
         else {
             return Ok(false);
@@ -774,7 +774,7 @@ impl<'t> Range<'t> {
 
     /// Counts a step over an own deletion of `key`, and seeks to the end of a gap that contains it.
     /// False if that is after the range.
-    fn pass_deleted(&self, state: &mut RangeState<'t>, key: &[u8]) -> Result<bool> {
+    fn skip_deleted(&self, state: &mut RangeState<'t>, key: &[u8]) -> Result<bool> {
         let (direction, passed) = (self.direction, &mut state.passed);
         if passed.edge.is_none() && self.has_any {
             passed.edge = Some(match direction {
@@ -844,7 +844,7 @@ fn note_span(reads: &Mutex<ReadSet>, first: &[u8], last: Bound<&[u8]>) {
     if reads.add(first, Some(last)).is_err() {
         // The read set has no room, so everything counts as read: any commit since the snapshot
         // is a conflict.
-        reads.add_everything();
+        reads.add_all();
     }
 }
 

@@ -184,7 +184,7 @@ impl Transaction {
         let span = on_branch.as_ref().unwrap_or(span);
         let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
         if reads.add(&span.first(), Some(span.upper())).is_err() {
-            reads.add_everything();
+            reads.add_all();
         }
     }
 

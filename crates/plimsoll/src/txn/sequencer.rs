@@ -167,7 +167,7 @@ impl CommitSequencer {
 
     /// Runs `work` between two commits with the last GLSN applied; `None` if a commit is in
     /// progress, or was applied only in part.
-    pub(crate) fn try_at_applied<T>(&self, work: impl FnOnce(Glsn) -> T) -> Option<T> {
+    pub(crate) fn try_between_commits<T>(&self, work: impl FnOnce(Glsn) -> T) -> Option<T> {
         let _lock = self.lock.try_lock()?;
         let is_whole = !self.half_applied.load(Ordering::Acquire);
         is_whole.then(|| work(self.applied()))

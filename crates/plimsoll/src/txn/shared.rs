@@ -79,7 +79,7 @@ impl Shared {
             return Ok(None);
         };
         if commit.changes_retention() {
-            self.members().marks.set_to_be_known(self.members().marks.next());
+            self.members().marks.set_must_apply_upto(self.members().marks.next());
         }
         // The append lock is released as soon as the commit is ordered, before it is applied.
         commit.order(lock, room, move |draft| turn.submit(draft)).map(Some)
@@ -160,7 +160,7 @@ impl Peers for Shared {
         self.follower.load_own_keyspaces().map(|()| true)
     }
 
-    fn promise_floor(&self, floor: Glsn) {
+    fn publish_floor(&self, floor: Glsn) {
         self.members().needs.set_floor(floor);
     }
 
@@ -178,7 +178,7 @@ impl Peers for Shared {
 
     fn ask_to_close(&self, newest: Glsn, is_due: &mut dyn FnMut() -> bool) {
         if is_due() {
-            self.members().marks.want_closed(newest);
+            self.members().marks.request_close(newest);
         }
     }
 

@@ -591,7 +591,7 @@ impl WriteSet {
             self.buffered_to_blob()?;
             if self.operation_bytes > room {
                 match self.map.used_bytes() <= memtable_bytes {
-                    true => self.write_run(self.spill.begin_beside_memory())?,
+                    true => self.write_run(self.spill.begin_retained())?,
                     false => self.spill()?,
                 }
             }

@@ -91,7 +91,7 @@ impl Relief for Context {
     /// Closes the active memtable so that its flush frees memory, unless a commit is in progress.
     fn ask(&self) -> bool {
         self.sequencer
-            .try_at_applied(|applied| self.index.memtables.close_if_none_waits(applied))
+            .try_between_commits(|applied| self.index.memtables.close_if_none_waits(applied))
             .is_some()
     }
 

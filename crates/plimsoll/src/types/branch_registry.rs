@@ -185,7 +185,7 @@ impl Known {
             let is_alive = chain.name.is_some() && next != id;
             let is_superfluous = || match keeps_merged {
                 true => self.users_of(next, &removed).next().is_none(),
-                false => self.adds_nothing(next, chain, &removed),
+                false => self.is_redundant(next, chain, &removed),
             };
             if is_alive || removed.contains(&next) || !is_superfluous() {
                 continue;
@@ -216,7 +216,7 @@ impl Known {
 
     /// Whether the others contain the same without a chain: none uses it, or only its parent, into
     /// which it was merged, and it contains nothing else.
-    fn adds_nothing(&self, id: u32, chain: &Chain, removed: &BTreeSet<u32>) -> bool {
+    fn is_redundant(&self, id: u32, chain: &Chain, removed: &BTreeSet<u32>) -> bool {
         let mut users = self.users_of(id, removed);
         let mut contained = self.merged.range((id, 0)..=(id, u32::MAX));
         match (users.next(), users.next()) {

@@ -59,7 +59,7 @@ impl Places {
     }
 
     /// Retains the log for a cursor that is being created; `None` releases it.
-    pub(crate) fn set_coming(&mut self, coming: Option<Glsn>) {
+    pub(crate) fn set_pending(&mut self, coming: Option<Glsn>) {
         self.coming = coming;
     }
 

@@ -387,7 +387,7 @@ impl Drop for Dropping<'_> {
 }
 
 impl Known {
-    fn takes_no_more(&self, id: u32) -> bool {
+    fn is_closed(&self, id: u32) -> bool {
         self.dropping == Some(id) || self.dropped.contains_key(&id)
     }
 }
@@ -475,7 +475,7 @@ impl Keyspaces {
             return Ok(());
         }
         let known = self.read();
-        match ids.into_iter().find(|&id| known.takes_no_more(id)) {
+        match ids.into_iter().find(|&id| known.is_closed(id)) {
             None => Ok(()),
             Some(id) => {
                 drop(known);

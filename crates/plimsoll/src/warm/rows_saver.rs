@@ -58,7 +58,7 @@ const NEW: u32 = 1 << 31;
 const PARTS_AT_ONCE: u64 = 16;
 
 /// Bytes charged to the allowance for examining a part.
-const BYTES_FOR_A_LOOK: u64 = 128 << 10;
+const EXAMINED_PART_BYTES: u64 = 128 << 10;
 
 /// The schedule of the image of rows, and the known state of the one on disk.
 #[derive(Debug)]
@@ -191,7 +191,7 @@ impl RowsSaver {
             let Some((number, queue_kind, places)) = round.next() else {
                 own.end(context, round)?;
                 self.round = None;
-                return Ok(looks * BYTES_FOR_A_LOOK);
+                return Ok(looks * EXAMINED_PART_BYTES);
             };
             if let Made::Wrote(bytes) = own.make(context, round, number, queue_kind, places)? {
                 round.wrote = true;
@@ -199,10 +199,10 @@ impl RowsSaver {
                     .segments
                     .fetch_add(bytes.div_ceil(SEGMENT_BYTES_MAX as u64), Ordering::Relaxed);
                 counts.bytes.fetch_add(bytes, Ordering::Relaxed);
-                return Ok(bytes + looks * BYTES_FOR_A_LOOK);
+                return Ok(bytes + looks * EXAMINED_PART_BYTES);
             }
         }
-        Ok(PARTS_AT_ONCE * BYTES_FOR_A_LOOK)
+        Ok(PARTS_AT_ONCE * EXAMINED_PART_BYTES)
     }
 
     /// Decides whether a round is needed.
@@ -314,7 +314,7 @@ impl Own {
         round.seen.push(number);
         let places = places.start..next;
         if let Some(file) = self.files.get(&number)
-            && file.will_do(&places, census)
+            && file.is_recent_enough(&places, census)
             && (file.at >= round.position.glsn || !file.is_stale(context, round, queue_kind)?)
         {
             return Ok(Made::Same);
@@ -418,7 +418,7 @@ impl OnDisk {
     }
 
     /// Whether it is still good enough for these places, given their current contents.
-    fn will_do(&self, places: &Range<u64>, now: Census) -> bool {
+    fn is_recent_enough(&self, places: &Range<u64>, now: Census) -> bool {
         let of = self.census;
         let gone = of.entries.saturating_sub(now.entries);
         let warmed = now.touches.saturating_sub(of.touches);

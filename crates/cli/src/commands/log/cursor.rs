@@ -70,7 +70,7 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
-    pub(super) fn find_or_make(
+    pub(super) fn find_or_create(
         globals: &Globals,
         path: &Path,
         name: String,
@@ -113,7 +113,7 @@ impl Cursor {
     }
 
     /// Advances the cursor, unless another process has exclusive use of the store.
-    pub(super) fn settle_if_free(&mut self, globals: &Globals) -> Result<(), Failure> {
+    pub(super) fn advance_if_free(&mut self, globals: &Globals) -> Result<(), Failure> {
         if !self.is_behind() {
             return Ok(());
         }

@@ -206,7 +206,7 @@ impl OpenLog {
     ) -> Result<bool, LogError> {
         let place = self.locate(glsn)?;
         // Checked before the headers are read, because reading them may load the same block.
-        let is_missing = |block| !self.is_at_hand(&place.segment, block);
+        let is_missing = |block| !self.is_buffered(&place.segment, block);
         let from = offset.min(u64::from(u32::MAX));
         let mut pieces = payload_pieces(place.offset, from..from + into.len() as u64);
         let missed = pieces.any(|piece| is_missing(block_of(piece.start)));
@@ -233,7 +233,7 @@ impl OpenLog {
     }
 
     /// Whether a block can be read without loading it.
-    fn is_at_hand(&self, segment: &Segment, block: u64) -> bool {
+    fn is_buffered(&self, segment: &Segment, block: u64) -> bool {
         segment.pages.is_resident(block as u32)
             || self.tail.read().is_open_block(segment.first(), block)
     }

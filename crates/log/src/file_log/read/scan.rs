@@ -35,7 +35,7 @@ const BATCH: usize = 32;
 
 /// The most entries of the active segment that are searched for a stream at a time. Writers can
 /// take the lock in between.
-const LOOKED_AT: u64 = 1 << 16;
+const SEARCHED_AT_ONCE: u64 = 1 << 16;
 
 /// A scan of at least this many entries evicts nothing else from the pool.
 const LONG_SCAN: u64 = 4096;
@@ -191,7 +191,7 @@ impl<'a> FileScan<'a> {
             return self.fail(error);
         }
         if within + AHEAD_LEFT_BYTES > self.near {
-            self.bring_near(within);
+            self.prefetch_near(within);
         }
         let Some(header) = self.block_bytes().get(within..).and_then(EntryHeader::decode) else {
             return self.fail_at(glsn, offset);
@@ -411,7 +411,7 @@ impl<'a> FileScan<'a> {
     }
 
     /// Prefetches the bytes that the scan reads next, also at the front of the next block.
-    fn bring_near(&mut self, within: usize) {
+    fn prefetch_near(&mut self, within: usize) {
         let CurrentBlock::Complete(page) = &self.block else { return };
         let block_start = self.block_number * BLOCK_BYTES as u64;
         let last = self.last_byte.saturating_sub(block_start).min(BLOCK_BYTES as u64) as usize;
@@ -540,7 +540,7 @@ impl<'a> FileScan<'a> {
         let from = (self.next.0 - tail.first.0) as u32;
         let below = (limit.0 - tail.first.0)
             .min(u64::from(tail.entry_offsets.len()))
-            .min(u64::from(from) + LOOKED_AT) as u32;
+            .min(u64::from(from) + SEARCHED_AT_ONCE) as u32;
         let mut found = 0;
         let mut index = from;
         while found < BATCH && index < below {

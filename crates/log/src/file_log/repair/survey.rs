@@ -269,7 +269,7 @@ impl Surveyor<'_> {
             Some(header) => header,
             None => self.guess_header(&*file, first, next)?,
         };
-        self.lead_to(&mut header, is_guessed)?;
+        self.fill_gap_before(&mut header, is_guessed)?;
         let (outcome, mut lost) = self.walk(&*file, &header)?;
         let mut end = (outcome.next, outcome.chain, outcome.end);
         let durable = outcome.durable.max(self.scope.known.glsn);
@@ -405,7 +405,11 @@ impl Surveyor<'_> {
     }
 
     /// Fills the gap between the previous segment and this one with segments of lost records.
-    fn lead_to(&mut self, header: &mut SegmentHeader, is_guessed: bool) -> Result<(), LogError> {
+    fn fill_gap_before(
+        &mut self,
+        header: &mut SegmentHeader,
+        is_guessed: bool,
+    ) -> Result<(), LogError> {
         let Some(before) = self.found.segments.last() else { return Ok(()) };
         let (next, chain, end) = before.leads_to;
         if next == header.first {

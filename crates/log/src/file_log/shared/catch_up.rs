@@ -88,7 +88,7 @@ fn catch_up_to(
         let next = header_after(log, order.header.first)?;
         load_active_segment(log, order, next.previous_end)?;
         if order.end.next != next.first || order.end.chain != next.previous_chain {
-            return Err(strayed(
+            return Err(diverged(
                 order,
                 "it does not end where the next segment, begun by another process, begins",
             ));
@@ -100,7 +100,7 @@ fn catch_up_to(
     }
     let here = (order.header.first, order.end.next, order.end.chain);
     if here != (end.segment, end.next, end.chain) {
-        return Err(strayed(
+        return Err(diverged(
             order,
             "the records that another process has ordered do not match the end that it published",
         ));
@@ -143,7 +143,7 @@ fn header_after(log: &OpenLog, first: Glsn) -> Result<SegmentHeader, LogError> {
     read_header(&*open_header(options, next)?, next)
 }
 
-fn strayed(order: &Order, what: &str) -> LogError {
+fn diverged(order: &Order, what: &str) -> LogError {
     LogError::Corrupt {
         glsn: order.end.next,
         file: FileName::Segment(order.header.first).name(),
@@ -176,7 +176,7 @@ fn load_active_segment(log: &OpenLog, order: &mut Order, until: u32) -> Result<(
                 let what = outcome
                     .problem
                     .map_or("its records end before the published end", |problem| problem.what);
-                return Err(strayed(order, what));
+                return Err(diverged(order, what));
             }
             let from = block_of(u64::from(order.end.offset)) * BLOCK_BYTES as u64;
             let read = if limit - from <= staging.len() as u64 {

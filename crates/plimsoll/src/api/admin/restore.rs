@@ -507,7 +507,7 @@ impl Read for ValueOf<'_, '_> {
 }
 
 /// Skips the rest of a value.
-fn pass_value(from: &mut DumpReader<'_>, mut left: u64) -> Result<()> {
+fn skip_value(from: &mut DumpReader<'_>, mut left: u64) -> Result<()> {
     while left > 0 {
         left = match from.read()? {
             Record::Piece(piece) if piece.len() as u64 == left.min(PIECE_BYTES as u64) => {
@@ -561,7 +561,7 @@ fn restore_rows(
                 };
                 if rows <= done {
                     let left = len - piece.len() as u64;
-                    pass_value(from, left)?;
+                    skip_value(from, left)?;
                     continue;
                 }
                 let (key, piece) = (key.to_vec(), piece.to_vec());

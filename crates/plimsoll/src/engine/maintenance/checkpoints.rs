@@ -29,7 +29,7 @@ use crate::types::lock::lock;
 const LOOK: Duration = Duration::from_millis(500);
 /// The longest interval without commits: reads alone may have left memory with rows that other uses
 /// need.
-const LOOK_IDLE: Duration = Duration::from_secs(120);
+const POLL_INTERVAL_IDLE: Duration = Duration::from_secs(120);
 
 /// While a store is being closed, a log folder with more files than this is not swept.
 const FEW_FILES: usize = 256;
@@ -130,7 +130,7 @@ impl Core {
                 tried = Some(killed);
             }
             core.step();
-            Next::Within(if core.is_watching() { LOOK } else { LOOK_IDLE })
+            Next::Within(if core.is_watching() { LOOK } else { POLL_INTERVAL_IDLE })
         };
         let bell = &self.context.sequencer.alarm.bell;
         self.context.job_pool.start("checkpoint", JobPriority::Low, bell, || {}, step)
@@ -198,7 +198,7 @@ impl Core {
         let now = context.clock.monotonic_nanos();
         let worth_a_run =
             memtables.unflushed().filter(|active| active.is_worth_a_run(memtables.limit_bytes()));
-        match watch.look(now, context.log.bounds().next, worth_a_run.map(|active| active.oldest)) {
+        match watch.poll(now, context.log.bounds().next, worth_a_run.map(|active| active.oldest)) {
             Due::Nothing => Progress::Idle,
             Due::Flush => self.close_memtable(),
             Due::Seal { from_bytes, from_blob_bytes } => {
@@ -221,7 +221,7 @@ impl Core {
         let context = &self.context;
         let closed = context
             .sequencer
-            .try_at_applied(|applied| context.index.memtables.close_up_to(applied));
+            .try_between_commits(|applied| context.index.memtables.close_up_to(applied));
         if closed.is_some() { Progress::Worked } else { Progress::Idle }
     }
 }

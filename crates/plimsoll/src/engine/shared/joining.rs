@@ -25,7 +25,7 @@ use crate::txn::shared::floors::Floors;
 use crate::txn::shared::follower::Follower;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::invalid_input::InvalidInput;
-use crate::types::machine_memory::there_is_bytes;
+use crate::types::machine_memory::available_bytes;
 use crate::types::options::{Durability, MIN_MEMORY_BYTES, Options};
 
 /// How often the store's lock is tried, because a child process that another one is starting may
@@ -238,7 +238,7 @@ fn reports(report: impl Fn()) -> impl FnMut(Woken) -> Next {
 fn first_budget(members: &Members, options: &Options, lets_others: bool) -> Result<u64> {
     let wanted = match options.memory_total.or(members.budgets.memory_total()) {
         // Other processes may run in a container with a higher limit.
-        Some(total) if !options.has_memory_bytes => total.min(there_is_bytes()),
+        Some(total) if !options.has_memory_bytes => total.min(available_bytes()),
         _ => options.memory_bytes,
     };
     let bytes = (wanted, MIN_MEMORY_BYTES);

@@ -48,9 +48,9 @@ impl Attached {
         self.cover.as_ref().is_some_and(|cover| !cover.is_left_out)
     }
 
-    /// Moves sources out of the interval that [`Attached::deleted_at`] examined, if they have nothing
-    /// younger than its deletion.
-    pub(super) fn leave_range(&mut self, direction: Direction) -> Result<()> {
+    /// Moves sources out of the interval that [`Attached::deleted_at`] examined, if they have
+    /// nothing younger than its deletion.
+    pub(super) fn skip_range(&mut self, direction: Direction) -> Result<()> {
         let Some(cover) = self.cover.as_mut().filter(|cover| !cover.is_left_out) else {
             return Ok(());
         };
@@ -60,7 +60,7 @@ impl Attached {
             Direction::Backward => &cover.first,
         };
         match to {
-            Some(to) => self.merge.leave_older(to, cover.deleted_at),
+            Some(to) => self.merge.skip_older(to, cover.deleted_at),
             None => Ok(()),
         }
     }

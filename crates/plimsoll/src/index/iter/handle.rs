@@ -66,8 +66,8 @@ pub(crate) trait Detachable: Send {
     /// Releases all state except its position. Returns the view that it held, if any.
     fn detach(&mut self) -> Option<Arc<View>>;
 
-    /// Iterators the iterator in `view`, after its last result, to which `key` belongs. Does nothing if
-    /// it is attached.
+    /// Iterators the iterator in `view`, after its last result, to which `key` belongs. Does
+    /// nothing if it is attached.
     fn attach(&mut self, view: &Arc<View>, key: &[u8]) -> Result<()>;
 
     fn is_attached(&self) -> bool;
@@ -295,8 +295,8 @@ impl<W: Detachable + 'static> IteratorHandle<W> {
 
     /// Runs `step` with the iterator attached, in its current view or else in the one that `view`
     /// returns. `key` is the key that the last step left there. Each step must be followed by
-    /// [`IteratorHandle::charge_user`], which charges the memory that the iterator keeps then; the step
-    /// itself cannot be refused once it has moved.
+    /// [`IteratorHandle::charge_user`], which charges the memory that the iterator keeps then; the
+    /// step itself cannot be refused once it has moved.
     pub(crate) fn step<T>(
         &mut self,
         key: &mut Vec<u8>,

@@ -35,7 +35,7 @@ pub(crate) struct Visible {
     /// The time by which it judges whether a value has expired.
     micros: u64,
     /// Whether it has passed a value that had expired.
-    has_missed: bool,
+    has_passed_expired: bool,
     direction: Direction,
     place: Place,
     /// For a backward scan: the passed version that may be the result.
@@ -122,7 +122,7 @@ impl Visible {
             bounds: Bounds::new(range),
             at: at.glsn,
             micros: at.micros(),
-            has_missed: false,
+            has_passed_expired: false,
             direction,
             place: Place::Before,
             held,
@@ -131,8 +131,8 @@ impl Visible {
     }
 
     /// Whether it has passed a value that had expired.
-    pub(crate) fn has_missed(&self) -> bool {
-        self.has_missed
+    pub(crate) fn has_passed_expired(&self) -> bool {
+        self.has_passed_expired
     }
 
     /// Its range. The bound at which it began is exact only until its first step.
@@ -279,7 +279,7 @@ impl Visible {
     /// Moves to the next key's visible version; false at the end.
     fn find_forward(&mut self, key: &mut Vec<u8>) -> Result<bool> {
         if self.was_placed(key)? {
-            self.pass_key_forward(key)?;
+            self.skip_key_forward(key)?;
         }
         loop {
             let Some(version) = merge_of(&mut self.attached).top_head() else { return Ok(false) };
@@ -293,7 +293,7 @@ impl Visible {
             self.place = Place::At;
             if glsn > self.at {
                 // Moves to the wanted version of the key, or to the next key if there is none.
-                self.pass_younger(key)?;
+                self.skip_younger(key)?;
             } else {
                 let attached = self.attached.as_mut().expect(ATTACHED);
                 let is_in_range = glsn < attached.deleted_at(key, self.at);
@@ -303,8 +303,8 @@ impl Visible {
                     }
                     // Earlier readers of the same commit may see it, so it ends a gap.
                     self.passed.clear();
-                    self.has_missed = true;
-                    self.pass_key_forward(key)?;
+                    self.has_passed_expired = true;
+                    self.skip_key_forward(key)?;
                     continue;
                 }
                 let asks = is_in_range && attached.enters_range();
@@ -315,21 +315,21 @@ impl Visible {
                     continue;
                 }
                 if is_in_range {
-                    attached.leave_range(Direction::Forward)?;
+                    attached.skip_range(Direction::Forward)?;
                     if attached.merge.top_key() != Some(key) {
                         continue;
                     }
                 }
-                self.pass_key_forward(key)?;
+                self.skip_key_forward(key)?;
             }
         }
     }
 
     /// Skips the remaining versions of `key`.
-    fn pass_key_forward(&mut self, key: &[u8]) -> Result<()> {
+    fn skip_key_forward(&mut self, key: &[u8]) -> Result<()> {
         let merge = merge_of(&mut self.attached);
         for _ in 0..STEPS_MAX {
-            if merge.pass_version(key)? {
+            if merge.skip_version(key)? {
                 return Ok(());
             }
         }
@@ -337,7 +337,7 @@ impl Visible {
     }
 
     /// Skips the versions of `key` that are too young.
-    fn pass_younger(&mut self, key: &[u8]) -> Result<()> {
+    fn skip_younger(&mut self, key: &[u8]) -> Result<()> {
         let merge = merge_of(&mut self.attached);
         for _ in 0..STEPS_MAX {
             merge.advance()?;
@@ -372,7 +372,7 @@ impl Visible {
                 }
                 // Earlier readers of the same commit may see it, so it ends a gap.
                 self.passed.clear();
-                self.has_missed = true;
+                self.has_passed_expired = true;
                 continue;
             }
             let asks = is_in_range && attached.enters_range();
@@ -381,7 +381,7 @@ impl Visible {
             if let Some(to) = skip {
                 attached.merge.seek_before(&to, Glsn::MAX)?;
             } else if is_in_range {
-                attached.leave_range(Direction::Backward)?;
+                attached.skip_range(Direction::Backward)?;
             }
         }
     }

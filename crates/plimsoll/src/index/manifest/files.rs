@@ -133,7 +133,7 @@ impl Files {
     }
 
     /// Makes new files get ids above all in the folder, and above a gap as after an open.
-    pub(crate) fn skip_those_in_folder(&self, wall_micros: u64) -> Result<()> {
+    pub(crate) fn skip_ids_in_folder(&self, wall_micros: u64) -> Result<()> {
         let names = self.disk.names(&self.dir)?;
         let ids = names.iter().filter_map(|name| run_id_of(name));
         let next = ids.max().map_or(0, |id| id.saturating_add(1)).max(self.next_run());
@@ -192,7 +192,7 @@ impl Files {
     /// Which processes will read the files that are written now.
     fn readers(&self) -> Readers {
         match self.role.members() {
-            Some(members) if members.slots.has_others() => Readers::Elsewhere,
+            Some(members) if members.slots.has_others() => Readers::OutsideFacts,
             _ => Readers::Here,
         }
     }

@@ -55,7 +55,7 @@ pub(crate) fn check_table(
 }
 
 /// A fault of a page.
-type Flaw = Option<&'static str>;
+type Fault = Option<&'static str>;
 
 /// Whether a footer agrees with the manifest.
 fn agree(said: &TableInfo, info: &TableInfo) -> bool {
@@ -138,7 +138,7 @@ impl Walk<'_> {
         payload: &[u8],
         height: Option<usize>,
         bounds: &Bounds,
-    ) -> Result<Flaw> {
+    ) -> Result<Fault> {
         let inner = match check_inner(payload) {
             Ok(inner) => inner,
             Err(what) => return Ok(Some(what)),
@@ -170,7 +170,7 @@ impl Walk<'_> {
         payload: &[u8],
         page: &mut [u8],
         bounds: &Bounds,
-    ) -> Result<Flaw> {
+    ) -> Result<Fault> {
         let guide = match check_guide(payload) {
             Ok(guide) => guide,
             Err(what) => return Ok(Some(what)),

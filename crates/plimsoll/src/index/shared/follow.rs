@@ -107,7 +107,7 @@ impl Following {
         let mut told = begun;
         loop {
             if let Some(oldest) = self.sources.view().closed.last().map(|closed| closed.boundary) {
-                members.marks.want_flush(oldest);
+                members.marks.request_flush(oldest);
             }
             let now = clock.monotonic_nanos();
             if now.saturating_sub(told) >= LOOK.as_nanos() as u64 {
@@ -174,7 +174,7 @@ impl Following {
 
     /// Continues from the checkpoint of the loaded manifest if `may_pass` allows it. Returns that
     /// checkpoint. The caller must do as for [`Following::leap`].
-    pub(crate) fn pass_over(
+    pub(crate) fn skip_to_checkpoint(
         &self,
         members: &Members,
         may_pass: impl FnOnce(Glsn) -> bool,
@@ -229,14 +229,14 @@ impl Following {
     /// keepers, and skips their ids. An earlier keeper may still be running, in the middle of a
     /// job.
     fn prepare_to_keep(&self, members: &Members) -> Result<()> {
-        self.runs.files.skip_those_in_folder(self.env.context.clock.wall_micros())?;
+        self.runs.files.skip_ids_in_folder(self.env.context.clock.wall_micros())?;
         // List the files before the manifest is installed. Later manifests name none of the listed
         // files that this one does not name, so a sweep of these files stays correct even if this
         // process is delayed while others write files.
         let names = self.runs.files.names()?;
         self.runs.fence()?;
         let named: BTreeSet<u64> = self.sources.view().infos().filter_map(run_of).collect();
-        let copied = self.leave_to_copies(&named);
+        let copied = self.runs_being_copied(&named);
         let is_named = |run: u64| named.contains(&run) || copied.contains(&run);
         if members.holds.are_files_held() {
             self.runs.files.leave(&names, is_named);
@@ -247,7 +247,7 @@ impl Following {
 
     /// The runs not in `named` whose files this process is copying. They are removed at the end of
     /// the copy.
-    fn leave_to_copies(&self, named: &BTreeSet<u64>) -> BTreeSet<u64> {
+    fn runs_being_copied(&self, named: &BTreeSet<u64>) -> BTreeSet<u64> {
         let mut copied = BTreeSet::new();
         for view in self.runs.blobs.views_of_jobs() {
             for (guard, info) in

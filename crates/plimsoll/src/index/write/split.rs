@@ -83,7 +83,7 @@ pub(crate) enum Inputs {
 }
 
 /// Facts about a key outside the merge, looked up only if the decision depends on them.
-pub(crate) trait Elsewhere {
+pub(crate) trait OutsideFacts {
     /// Whether history runs hold a version of the key that is not younger than `at`.
     fn in_history(&mut self, key: &[u8], at: Glsn) -> crate::types::error::Result<bool>;
 
@@ -97,9 +97,9 @@ pub(crate) trait Elsewhere {
 }
 
 /// No facts, for a flush, which needs none.
-pub(crate) struct Nowhere;
+pub(crate) struct NoFacts;
 
-impl Elsewhere for Nowhere {
+impl OutsideFacts for NoFacts {
     fn in_history(&mut self, _: &[u8], _: Glsn) -> crate::types::error::Result<bool> {
         Ok(true)
     }
@@ -187,7 +187,7 @@ impl Splitter {
         &mut self,
         version: &Version<'_>,
         horizon: &dyn Horizon,
-        elsewhere: &mut dyn Elsewhere,
+        outside: &mut dyn OutsideFacts,
     ) -> crate::types::error::Result<Disposition> {
         if version.key == self.key {
             if self.younger == Some(version.glsn) {
@@ -204,10 +204,10 @@ impl Splitter {
         match self.inputs {
             Inputs::Current { oldest: false } => Ok(Disposition::Current),
             Inputs::Current { oldest: true } if version.stored != Stored::Deleted => {
-                self.value(version, horizon, elsewhere)
+                self.value(version, horizon, outside)
             }
-            Inputs::Current { oldest: true } => self.deletion(version.glsn, elsewhere),
-            Inputs::History => self.newest_of_history(version, elsewhere),
+            Inputs::Current { oldest: true } => self.deletion(version.glsn, outside),
+            Inputs::History => self.newest_of_history(version, outside),
         }
     }
 
@@ -243,7 +243,7 @@ impl Splitter {
         Disposition::Dropped
     }
 
-    /// Keeps a version in history until `release`.
+    /// FixedHorizon a version in history until `release`.
     fn keep_in_history(&mut self, release: Release) -> Disposition {
         if self.inputs == Inputs::History {
             self.kept.entry(self.retained.0).or_default().add(release);
@@ -257,7 +257,7 @@ impl Splitter {
         &mut self,
         version: &Version<'_>,
         horizon: &dyn Horizon,
-        elsewhere: &mut dyn Elsewhere,
+        outside: &mut dyn OutsideFacts,
     ) -> crate::types::error::Result<Disposition> {
         let Some(expiry) = version.stored.expiry() else { return Ok(Disposition::Current) };
         // It hides the versions of the branch's ancestors.
@@ -273,8 +273,8 @@ impl Splitter {
         // that the value has expired.
         let is_unseen = expiry.has_passed(micros) && version.glsn <= since;
         if !is_unseen
-            || self.hides_retained(version.glsn, elsewhere)?
-            || elsewhere.in_history(&self.key, Glsn::MAX)?
+            || self.hides_retained(version.glsn, outside)?
+            || outside.in_history(&self.key, Glsn::MAX)?
         {
             return Ok(Disposition::Current);
         }
@@ -288,10 +288,10 @@ impl Splitter {
     fn hides_retained(
         &self,
         glsn: Glsn,
-        elsewhere: &mut dyn Elsewhere,
+        outside: &mut dyn OutsideFacts,
     ) -> crate::types::error::Result<bool> {
         match self.retained.1.pin_below(glsn) {
-            Some(pinned) => Ok(elsewhere.in_runs(&self.key, pinned)?.1.is_some()),
+            Some(pinned) => Ok(outside.in_runs(&self.key, pinned)?.1.is_some()),
             None => Ok(false),
         }
     }
@@ -301,11 +301,11 @@ impl Splitter {
     fn deletion(
         &mut self,
         glsn: Glsn,
-        elsewhere: &mut dyn Elsewhere,
+        outside: &mut dyn OutsideFacts,
     ) -> crate::types::error::Result<Disposition> {
         if glsn <= self.retained.1.floor
-            && !self.hides_retained(glsn, elsewhere)?
-            && !elsewhere.in_history(&self.key, Glsn::MAX)?
+            && !self.hides_retained(glsn, outside)?
+            && !outside.in_history(&self.key, Glsn::MAX)?
         {
             return Ok(self.drop_deletion(glsn));
         }
@@ -318,21 +318,21 @@ impl Splitter {
     fn newest_of_history(
         &mut self,
         version: &Version<'_>,
-        elsewhere: &mut dyn Elsewhere,
+        outside: &mut dyn OutsideFacts,
     ) -> crate::types::error::Result<Disposition> {
         let (glsn, retained) = (version.glsn, &self.retained.1);
         if glsn > retained.floor {
             return Ok(self.keep_in_history(Release::Floor(glsn)));
         }
         let mut release = Release::Floor(retained.floor.next());
-        let (any, mut by) = elsewhere.in_runs(version.key, retained.floor)?;
+        let (any, mut by) = outside.in_runs(version.key, retained.floor)?;
         // The version that superseded it may be older than the newest one up to the floor: a pin
         // sees it only if the runs have nothing in between.
         while let Some(superseded_by) = by.filter(|by| *by > glsn) {
             match retained.pin_below(superseded_by).filter(|pinned| *pinned >= glsn) {
                 Some(pinned) => {
                     release = Release::Pin(pinned);
-                    by = elsewhere.in_runs(version.key, pinned)?.1;
+                    by = outside.in_runs(version.key, pinned)?.1;
                 }
                 None => return Ok(self.older(glsn, by)),
             }
@@ -341,7 +341,7 @@ impl Splitter {
             let hides_retained = match retained.pin_below(glsn) {
                 Some(pinned) => {
                     release = Release::Pin(pinned);
-                    elsewhere.in_history(version.key, pinned)?
+                    outside.in_history(version.key, pinned)?
                 }
                 None => false,
             };
@@ -361,9 +361,9 @@ mod tests {
     use crate::types::expiry::Expiry;
 
     /// The same retained moments for every keyspace.
-    struct Keeps(MomentSet);
+    struct FixedHorizon(MomentSet);
 
-    impl Horizon for Keeps {
+    impl Horizon for FixedHorizon {
         fn retained(&self, _: u32) -> MomentSet {
             self.0.clone()
         }
@@ -373,8 +373,8 @@ mod tests {
         }
     }
 
-    /// As [`Keeps`], with expiries.
-    struct Expires(Keeps, (u64, u64));
+    /// As [`FixedHorizon`], with expiries.
+    struct Expires(FixedHorizon, (u64, u64));
 
     impl Horizon for Expires {
         fn retained(&self, keyspace: u32) -> MomentSet {
@@ -391,19 +391,22 @@ mod tests {
     }
 
     /// Retains every moment from `floor` on, and the pins.
-    fn keeps(floor: u64, pins: &[u64]) -> Keeps {
-        Keeps(MomentSet { floor: Glsn(floor), pins: pins.iter().map(|at| Glsn(*at)).collect() })
+    fn keeps(floor: u64, pins: &[u64]) -> FixedHorizon {
+        FixedHorizon(MomentSet {
+            floor: Glsn(floor),
+            pins: pins.iter().map(|at| Glsn(*at)).collect(),
+        })
     }
 
     /// The same facts for every key.
-    struct Knows {
+    struct FixedFacts {
         in_history: bool,
         in_runs: Option<u64>,
     }
 
-    const NOTHING: Knows = Knows { in_history: false, in_runs: None };
+    const NOTHING: FixedFacts = FixedFacts { in_history: false, in_runs: None };
 
-    impl Elsewhere for Knows {
+    impl OutsideFacts for FixedFacts {
         fn in_history(&mut self, _: &[u8], _: Glsn) -> crate::types::error::Result<bool> {
             Ok(self.in_history)
         }
@@ -425,16 +428,16 @@ mod tests {
     fn dispositions(
         inputs: Inputs,
         floor: u64,
-        elsewhere: Knows,
+        outside: FixedFacts,
         versions: &[i64],
     ) -> (String, Limits) {
-        dispositions_at(inputs, &keeps(floor, &[]), elsewhere, versions)
+        dispositions_at(inputs, &keeps(floor, &[]), outside, versions)
     }
 
     fn dispositions_at(
         inputs: Inputs,
-        retained: &Keeps,
-        mut elsewhere: impl Elsewhere,
+        retained: &FixedHorizon,
+        mut outside: impl OutsideFacts,
         versions: &[i64],
     ) -> (String, Limits) {
         let mut splitter = Splitter::new(inputs, true);
@@ -443,7 +446,7 @@ mod tests {
             let stored = if version < 0 { Stored::Deleted } else { Stored::Inline(b"value") };
             let version =
                 Version { key: b"\0\0\0\x05key", glsn: Glsn(version.unsigned_abs()), stored };
-            told.push(match splitter.disposition(&version, retained, &mut elsewhere).unwrap() {
+            told.push(match splitter.disposition(&version, retained, &mut outside).unwrap() {
                 Disposition::Current => 'c',
                 Disposition::History { first } => {
                     assert_eq!(first, !told.contains('h'));
@@ -455,8 +458,8 @@ mod tests {
         (told, std::mem::take(splitter.limits()))
     }
 
-    fn told(inputs: Inputs, horizon: u64, elsewhere: Knows, versions: &[i64]) -> String {
-        dispositions(inputs, horizon, elsewhere, versions).0
+    fn told(inputs: Inputs, horizon: u64, outside: FixedFacts, versions: &[i64]) -> String {
+        dispositions(inputs, horizon, outside, versions).0
     }
 
     #[test]
@@ -515,7 +518,7 @@ mod tests {
             ("c--", vec![]),
             "a younger version is still present"
         );
-        let known = Knows { in_history: true, in_runs: None };
+        let known = FixedFacts { in_history: true, in_runs: None };
         let (dispositions, limits) = dispositions(OLDEST, 99, known, &[-9, 5]);
         assert_eq!(
             dispositions, "h-",
@@ -528,12 +531,12 @@ mod tests {
     fn told_over_a_fall(inputs: Inputs, versions: &[i64]) -> String {
         let (mut splitter, mut told, mut horizon) =
             (Splitter::new(inputs, true), String::new(), keeps(99, &[]));
-        let mut elsewhere = NOTHING;
+        let mut outside = NOTHING;
         for &version in versions {
             let stored = if version < 0 { Stored::Deleted } else { Stored::Inline(b"value") };
             let version =
                 Version { key: b"\0\0\0\x05key", glsn: Glsn(version.unsigned_abs()), stored };
-            told.push(match splitter.disposition(&version, &horizon, &mut elsewhere).unwrap() {
+            told.push(match splitter.disposition(&version, &horizon, &mut outside).unwrap() {
                 Disposition::Current => 'c',
                 Disposition::History { .. } => 'h',
                 Disposition::Dropped => '-',
@@ -547,13 +550,13 @@ mod tests {
     #[test]
     fn an_expired_value_is_dropped_if_no_moment_sees_it_and_nothing_reappears() {
         let expiring = Stored::Inline(b"value").expiring(Expiry::from_micros(70));
-        let told = |inputs, retained: Keeps, expired, mut elsewhere: Knows| {
+        let told = |inputs, retained: FixedHorizon, expired, mut outside: FixedFacts| {
             let (mut splitter, retained) =
                 (Splitter::new(inputs, true), Expires(retained, expired));
             let mut versions =
                 [(9, expiring), (7, Stored::Inline(b"old"))].map(|(glsn, stored)| {
                     let version = Version { key: b"\0\0\0\x10key", glsn: Glsn(glsn), stored };
-                    splitter.disposition(&version, &retained, &mut elsewhere).unwrap()
+                    splitter.disposition(&version, &retained, &mut outside).unwrap()
                 });
             versions.sort_by_key(|disposition| *disposition != Disposition::Current);
             (versions[0] == Disposition::Dropped, std::mem::take(splitter.limits()))
@@ -564,19 +567,19 @@ mod tests {
         assert_eq!(limits.deletions_dropped_in(16), Glsn(9));
         let (dropped, _) = told(OLDEST, keeps(12, &[10]), (10, 70), NOTHING);
         assert!(dropped, "the pin sees that it has expired");
-        let older = || Knows { in_history: false, in_runs: Some(7) };
+        let older = || FixedFacts { in_history: false, in_runs: Some(7) };
         let (dropped, limits) = told(OLDEST, keeps(12, &[6]), (12, 70), older());
         assert!(dropped, "the pin is older than the value and the one that it hides");
         assert!(limits.is_readable(16, Glsn(6)) && !limits.is_readable(16, Glsn(9)));
-        for (inputs, floor, pins, expired, elsewhere) in [
+        for (inputs, floor, pins, expired, outside) in [
             (CURRENT, 12, &[][..], (12, 70), NOTHING),
             (OLDEST, 12, &[], (12, 69), NOTHING),
             (OLDEST, 12, &[], (8, 70), NOTHING),
             (OLDEST, 12, &[8], (8, 70), NOTHING),
             (OLDEST, 12, &[8], (12, 70), older()),
-            (OLDEST, 12, &[], (12, 70), Knows { in_history: true, in_runs: None }),
+            (OLDEST, 12, &[], (12, 70), FixedFacts { in_history: true, in_runs: None }),
         ] {
-            let (dropped, limits) = told(inputs, keeps(floor, pins), expired, elsewhere);
+            let (dropped, limits) = told(inputs, keeps(floor, pins), expired, outside);
             assert!(!dropped, "{inputs:?} {floor} {pins:?} {expired:?}");
             assert_eq!(limits.deletions_dropped_in(16), Glsn::NONE);
         }
@@ -590,8 +593,8 @@ mod tests {
             let (mut splitter, retained) =
                 (Splitter::new(inputs, true), Expires(keeps(12, &[]), (12, 70)));
             let version = Version { key: &key, glsn: Glsn(9), stored };
-            let mut elsewhere = NOTHING;
-            let kept = splitter.disposition(&version, &retained, &mut elsewhere).unwrap();
+            let mut outside = NOTHING;
+            let kept = splitter.disposition(&version, &retained, &mut outside).unwrap();
             assert_eq!(kept, Disposition::Current);
         }
     }
@@ -610,7 +613,7 @@ mod tests {
         let mut told = |key: &[u8], glsn, horizon| {
             splitter.refresh();
             let version = Version { key, glsn: Glsn(glsn), stored: Stored::Inline(b"value") };
-            splitter.disposition(&version, &keeps(horizon, &[]), &mut Nowhere).unwrap()
+            splitter.disposition(&version, &keeps(horizon, &[]), &mut NoFacts).unwrap()
         };
         told(b"\0\0\0\x05key", 9, 99);
         told(b"\0\0\0\x05next", 9, 0);
@@ -619,7 +622,7 @@ mod tests {
 
     #[test]
     fn a_history_version_is_dropped_once_its_successor_is_at_the_horizon() {
-        let by = |glsn| Knows { in_history: false, in_runs: Some(glsn) };
+        let by = |glsn| FixedFacts { in_history: false, in_runs: Some(glsn) };
         assert_eq!(told(Inputs::History, 99, by(9), &[7, 5]), "--");
         assert_eq!(told(Inputs::History, 8, by(9), &[7, 5]), "h-");
         assert_eq!(told(Inputs::History, 6, by(9), &[7, 5]), "hh");
@@ -633,7 +636,7 @@ mod tests {
 
     #[test]
     fn a_moved_deletion_is_dropped_once_nothing_of_its_key_is_left() {
-        let older = Knows { in_history: false, in_runs: Some(5) };
+        let older = FixedFacts { in_history: false, in_runs: Some(5) };
         let (gone, limits) = dispositions(Inputs::History, 99, NOTHING, &[-9, 5]);
         assert_eq!((&gone[..], limits.deletions_dropped_in), ("--", vec![(5, Glsn(9))]));
         assert_eq!(told(Inputs::History, 8, NOTHING, &[-9, 5]), "hh");
@@ -650,7 +653,7 @@ mod tests {
         history: &'v [u64],
     }
 
-    impl Elsewhere for Holds<'_> {
+    impl OutsideFacts for Holds<'_> {
         fn in_history(&mut self, _: &[u8], at: Glsn) -> crate::types::error::Result<bool> {
             Ok(self.history.iter().any(|glsn| *glsn <= at.0))
         }
@@ -703,8 +706,8 @@ mod tests {
     #[test]
     fn a_pin_sees_a_version_in_history_only_up_to_the_next_one_in_the_runs() {
         let told = |pins: &[u64], runs: &[u64]| {
-            let elsewhere = Holds { runs, history: &[] };
-            dispositions_at(Inputs::History, &keeps(30, pins), elsewhere, &[7]).0
+            let outside = Holds { runs, history: &[] };
+            dispositions_at(Inputs::History, &keeps(30, pins), outside, &[7]).0
         };
         assert_eq!(told(&[6], &[20, 9]), "-");
         assert_eq!(told(&[8], &[20, 9]), "h");
@@ -716,12 +719,12 @@ mod tests {
     fn history_is_merged_again_once_a_moment_that_it_is_kept_for_is_released() {
         let kept = |inputs, floor, pins: &[u64], runs: &[u64], versions: &[i64]| {
             let mut splitter = Splitter::new(inputs, true);
-            let mut elsewhere = Holds { runs, history: &[9, 7, 5, 3] };
+            let mut outside = Holds { runs, history: &[9, 7, 5, 3] };
             for &version in versions {
                 let stored = if version < 0 { Stored::Deleted } else { Stored::Inline(b"value") };
                 let glsn = Glsn(version.unsigned_abs());
                 let version = Version { key: b"\0\0\0\x05key", glsn, stored };
-                splitter.disposition(&version, &keeps(floor, pins), &mut elsewhere).unwrap();
+                splitter.disposition(&version, &keeps(floor, pins), &mut outside).unwrap();
             }
             let kept = splitter.into_kept();
             move |floor, pins: &[u64]| {
@@ -743,11 +746,11 @@ mod tests {
     #[test]
     fn a_pin_that_is_set_while_a_job_runs_is_readable_only_if_all_drops_kept_it() {
         let mut splitter = Splitter::new(CURRENT, true);
-        let mut merge = |key: &[u8], retained: &Keeps| {
+        let mut merge = |key: &[u8], retained: &FixedHorizon| {
             splitter.refresh();
             for glsn in [9, 8] {
                 let version = Version { key, glsn: Glsn(glsn), stored: Stored::Deleted };
-                splitter.disposition(&version, retained, &mut Nowhere).unwrap();
+                splitter.disposition(&version, retained, &mut NoFacts).unwrap();
             }
             let limits = splitter.limits();
             [6, 7].map(|at| limits.is_readable(5, Glsn(at)))

@@ -15,7 +15,7 @@ use crate::types::value::Value;
 
 impl<'t> Range<'t> {
     /// Whether the key returned last from this end is at or past the one from the other end.
-    pub(super) fn has_met(&self) -> bool {
+    pub(super) fn have_ends_met(&self) -> bool {
         let Some(back) = self.back.as_ref().filter(|back| back.has_any && self.has_any) else {
             return false;
         };
@@ -36,7 +36,7 @@ impl<'t> Range<'t> {
         (back.keys_only, back.has_expired) = (self.keys_only, self.has_expired);
         back.own.clone_from(&self.own);
         (back.reads, back.gaps) = (self.reads, self.gaps);
-        back.branch = self.branch.as_ref().map(|branch| Box::new(branch.anew()));
+        back.branch = self.branch.as_ref().map(|branch| Box::new(branch.restarted()));
         Ok(back)
     }
 
@@ -109,7 +109,7 @@ impl DoubleEndedIterator for Range<'_> {
             self.finish();
             return item;
         }
-        if self.has_met() {
+        if self.have_ends_met() {
             self.remember(false);
             self.finish();
             return None;

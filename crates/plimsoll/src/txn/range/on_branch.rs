@@ -353,7 +353,7 @@ impl<'t> OnBranch<'t> {
     }
 
     /// The state of another iterator on the same branch, which has not begun.
-    pub(super) fn anew(&self) -> Self {
+    pub(super) fn restarted(&self) -> Self {
         Self::new(&self.lens)
     }
 
@@ -413,7 +413,7 @@ impl<'t> Range<'t> {
     /// Moves the next key and value of the branch into the buffers; false at the end.
     pub(super) fn step_on_branch(&mut self) -> Result<bool> {
         if self.rows.pass() {
-            self.take_ahead();
+            self.take_row_ahead();
             return Ok(true);
         }
         // If the step fails, what was returned must be known.
@@ -466,7 +466,7 @@ impl<'t> Range<'t> {
         loop {
             sources.side.fill(&committer, lens, self.direction)?;
             if self.read_main(sources)? {
-                self.take_ahead();
+                self.take_row_ahead();
                 return Ok(true);
             }
             let keys = [

@@ -146,7 +146,7 @@ impl<'r, 't> Visit<'r, 't> {
         loop {
             range.reader().check_open()?;
             let found = base.step(key)?;
-            if base.has_missed() {
+            if base.has_passed_expired() {
                 range.at().note_missed();
             }
             if !found {

@@ -29,7 +29,7 @@ impl Floors {
     /// and all changes of them that any process has ordered are applied. `applied` is called after
     /// those are known.
     pub(crate) fn is_retention_known(&self, applied: impl FnOnce() -> Glsn) -> bool {
-        let ordered = self.members.as_ref().map(|members| members.marks.to_be_known());
+        let ordered = self.members.as_ref().map(|members| members.marks.must_apply_upto());
         // Acquire: pairs with the store that clears it.
         ordered.is_none_or(|ordered| ordered <= applied())
             && !self.must_load_records.load(Ordering::Acquire)

@@ -91,9 +91,9 @@ impl Follower {
     /// Whether every commit that changes records of keyspaces is applied, and the records are
     /// loaded. Does not change while the turn is held.
     pub(crate) fn is_known(&self) -> bool {
-        // Read `applied` first: `must_load_records` is set before a commit with changed records counts as
-        // applied.
-        let is_applied = self.members.marks.to_be_known() <= self.sequencer.applied();
+        // Read `applied` first: `must_load_records` is set before a commit with changed records
+        // counts as applied.
+        let is_applied = self.members.marks.must_apply_upto() <= self.sequencer.applied();
         is_applied && !self.must_load_records.load(Ordering::Acquire)
     }
 
@@ -120,7 +120,7 @@ impl Follower {
             // The entries were freed after they were read, so the runs have them.
             Err(Error::Trimmed { .. }) if self.members.table.is_reader() => {
                 self.index.following.follow(&self.members)?;
-                self.pass_over(&lock);
+                self.skip_to_checkpoint(&lock);
                 self.apply_rest(&lock)
             }
             applied => applied,
@@ -128,10 +128,10 @@ impl Follower {
     }
 
     /// Skips the commits that the runs have, without applying them.
-    pub(crate) fn pass_over(&self, lock: &CommitLock<'_>) {
+    pub(crate) fn skip_to_checkpoint(&self, lock: &CommitLock<'_>) {
         let (applied, next) = (self.sequencer.applied(), self.log.bounds().next);
-        if let Some(last) = self.index.memtables.pass_over(&self.members, applied, next) {
-            hit(Border::PassedOver);
+        if let Some(last) = self.index.memtables.skip_to_checkpoint(&self.members, applied, next) {
+            hit(Border::SkippedToCheckpoint);
             self.passed(lock, last);
         }
     }
@@ -465,11 +465,11 @@ mod tests {
         // It does not need the log for what the runs have.
         two.committer
             .sequencer
-            .try_at_applied(|applied| two.reader.index.memtables.close_up_to(applied));
+            .try_between_commits(|applied| two.reader.index.memtables.close_up_to(applied));
         two.reader.index.following.follow(members).unwrap();
         cursor_commits::open(&two, "c", Glsn(1)).unwrap();
         two.reader.index.following.follow(members).unwrap();
-        two.committer.promise_floor();
+        two.committer.publish_floor();
         let (follower, clock) = (&one.shared().follower, &one.options.clock);
         let before = one.reader.log.bounds().first;
         let to_load = follower.to_load.lock().unwrap();

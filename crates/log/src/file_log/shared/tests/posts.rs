@@ -132,11 +132,11 @@ fn post_of_a_killed_process_is_neither_ordered_nor_mixed_with_those_of_its_succe
 fn a_post_read_before_a_record_that_all_must_apply_is_refused() {
     let (_disk, _store, members) = members(2);
     let post = members[1].post("b");
-    members[0].members.marks.set_to_be_known(members[0].append("a change"));
+    members[0].members.marks.set_must_apply_upto(members[0].append("a change"));
     assert_eq!(members[0].commit("c").unwrap(), None);
     assert_eq!(post.answer(), Answer::Refused);
     drop(post);
-    let known = members[0].members.marks.to_be_known();
+    let known = members[0].members.marks.must_apply_upto();
     let posted = Posted { parts: &[b"d"], read_at: Glsn::NONE, known };
     assert_eq!(members[1].log.commit_posted(&posted).unwrap(), Some(Glsn(2)));
     assert_eq!(members[0].texts(), ["a change", "d"]);
