@@ -37,6 +37,11 @@ impl Bases {
         Self { first: state, others: Vec::new() }
     }
 
+    /// The only base, if it is a state of main.
+    pub(crate) fn only_on_main(&self) -> Option<&Snapshot> {
+        Some(&self.first).filter(|state| self.others.is_empty() && state.lens().is_none())
+    }
+
     /// Opens `states`, the newest common states that `graph` found, and their own bases as far as
     /// `limit` allows.
     ///

@@ -11,7 +11,7 @@ use crate::merge::bases::{Bases, Limit};
 use crate::merge::graph::Graph;
 use crate::merge::keys::Scope;
 use crate::merge::rule::{Resolved, read_whole};
-use crate::merge::steps::{MergeAction, MergeStep, MergeSteps, Part, Rules, Sides, Stream};
+use crate::merge::steps::{MergeAction, MergeStep, MergeSteps, Part, Read, Rules, Sides, Stream};
 use crate::read::lens::Lens;
 use crate::read::point::ValueReader;
 use crate::read::span::Span;
@@ -249,22 +249,21 @@ impl Merge {
         tx.put_expiring(&key, b"", None)
     }
 
-    /// Records a read of our state: of a key, or of a whole keyspace.
-    fn note(&self, tx: &Transaction, part: &Part, key: Option<&[u8]>) -> Result<()> {
+    /// Records a read of our state.
+    fn note(&self, tx: &Transaction, part: &Part, read: Read<'_>) -> Result<()> {
         let is_whole = matches!(self.base, Base::Ours);
-        match (part.ours(), key) {
+        match (part.ours(), read) {
             // All keys that are not written must stay as they are.
-            (Some(ours), None) if is_whole => {
+            (Some(ours), Read::Keyspace) if is_whole => {
                 tx.note_span(&Span::of_keyspace(tx.id_of(ours)?));
                 Ok(())
             }
-            (Some(ours), Some(key)) if !is_whole => {
-                let key = tx.key(ours, key)?;
-                // Our value must not expire before the commit.
-                tx.expiry(key.get())?;
-                tx.note_read(key.get())
+            (Some(ours), Read::Key(key)) if !is_whole => tx.note_read(tx.key(ours, key)?.get()),
+            // Our value must not expire before the commit.
+            (Some(ours), Read::Expiring(key)) if !is_whole => {
+                tx.expiry(tx.key(ours, key)?.get()).map(drop)
             }
-            (None, None) => {
+            (None, Read::Keyspace) => {
                 let name = part.name().as_bytes();
                 tx.note_span(&Span::new(SYSTEM, &(name..=name)));
                 Ok(())

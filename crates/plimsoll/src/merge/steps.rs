@@ -254,6 +254,17 @@ impl fmt::Debug for MergeStep {
     }
 }
 
+/// A read of our state on which a merge depends.
+#[derive(Clone, Copy)]
+pub(crate) enum Read<'k> {
+    /// The keyspace of the part.
+    Keyspace,
+    /// A key of it.
+    Key(&'k [u8]),
+    /// A key whose value in our state will expire.
+    Expiring(&'k [u8]),
+}
+
 /// The stream of the steps of a merge.
 pub(crate) struct Stream {
     store: Arc<Engine>,
@@ -287,18 +298,18 @@ impl Stream {
         self.has_changes
     }
 
-    /// The next step, and their value. Calls `note` before it reads our state: with each keyspace,
-    /// and with each key of which our value matters.
+    /// The next step, and their value. Passes each read of our state to `note`: a keyspace and a
+    /// key before it is read, an expiry afterwards.
     pub(crate) fn next(
         &mut self,
-        mut note: impl FnMut(&Part, Option<&[u8]>) -> Result<()>,
+        mut note: impl FnMut(&Part, Read<'_>) -> Result<()>,
     ) -> Result<Option<(MergeStep, Option<ValueReader>)>> {
         self.store.check_open()?;
         loop {
             let Some((part, keys)) = &mut self.current else {
                 let Some(scope) = self.scopes.pop() else { return Ok(None) };
                 if let Some(part) = Part::new(&self.sides, scope, &self.rules)? {
-                    note(&part, None)?;
+                    note(&part, Read::Keyspace)?;
                     let keys = part.keys(&self.store, &self.sides);
                     let keys = keys.map_err(|error| error.in_keyspace(part.name()))?;
                     self.current = Some((Arc::new(part), keys));
@@ -345,19 +356,42 @@ impl Stream {
         })
     }
 
+    /// Whether the base has the version of a key that our state has: both are states of main, and
+    /// the version is old enough.
+    fn is_in_base(&self, part: &Part, ours: &ValueReader) -> bool {
+        let base = self.sides.bases.as_ref().and_then(Bases::only_on_main);
+        let is_newer = |base: &Snapshot| base.at() <= self.sides.ours.at();
+        self.sides.ours.lens().is_none()
+            && part.keyspace(MergeSide::Base) == part.ours()
+            && base.is_some_and(|base| is_newer(base) && ours.glsn() <= base.at())
+    }
+
+    /// The step for a key; `None` if the merge leaves it as it is.
     fn step(
         &mut self,
         part: &Arc<Part>,
         key: Vec<u8>,
-        note: &mut impl FnMut(&Part, Option<&[u8]>) -> Result<()>,
+        note: &mut impl FnMut(&Part, Read<'_>) -> Result<()>,
     ) -> Result<Option<(MergeStep, Option<ValueReader>)>> {
         let read = |side| reader(&self.sides, part, side, &key);
-        let (base, mut theirs) = (self.base(part, &key)?, read(MergeSide::Theirs)?);
+        let mut theirs = read(MergeSide::Theirs)?;
+        // In a reset, ours is the base.
+        let is_reset = self.sides.bases.is_none();
+        note(part, Read::Key(&key))?;
+        let mut ours = if is_reset { None } else { read(MergeSide::Ours)? };
+        let our_expiry = ours.as_ref().map(ValueReader::expiry);
+        // Most keys of a merge are unchanged in our state: one read finds ours and the base.
+        let is_in_base = ours.as_ref().is_some_and(|ours| self.is_in_base(part, ours));
+        let base = if is_in_base { Some(None) } else { self.base(part, &key)? };
         // Without a state from which both come, a rule decides.
         let is_one_base = base.is_some();
         let mut base = base.flatten();
-        let is_untouched = is_one_base
-            && is_same(part, (MergeSide::Base, &mut base), (MergeSide::Theirs, &mut theirs))?;
+        let (base_side, before) = match is_in_base {
+            true => (MergeSide::Ours, &mut ours),
+            false => (MergeSide::Base, &mut base),
+        };
+        let is_untouched =
+            is_one_base && is_same(part, (base_side, before), (MergeSide::Theirs, &mut theirs))?;
         if is_untouched {
             return Ok(None);
         }
@@ -366,21 +400,21 @@ impl Stream {
         let expiry = theirs.as_ref().and_then(ValueReader::expiry);
         let now = self.sides.ours.read_at()?.micros();
         let mut theirs = theirs.filter(|_| expiry.is_none_or(|expiry| !expiry.has_passed(now)));
-        if base.is_none() && theirs.is_none() && is_one_base {
+        if base.is_none() && !is_in_base && theirs.is_none() && is_one_base {
             return Ok(None);
         }
-        note(part, Some(&key))?;
-        // In a reset, ours is the base.
-        let is_base = self.sides.bases.is_none();
-        let mut ours = if is_base { None } else { read(MergeSide::Ours)? };
-        let our_expiry = ours.as_ref().map(ValueReader::expiry);
-        let is_done = !is_base
+        if our_expiry.flatten().is_some() {
+            note(part, Read::Expiring(&key))?;
+        }
+        let is_done = !is_reset
+            && !is_in_base
             && is_same(part, (MergeSide::Ours, &mut ours), (MergeSide::Theirs, &mut theirs))?;
         if is_done && !part.rule.counts_equal_changes() {
             return Ok(None);
         }
         let budget = &self.store.reader.budget;
-        let is_unchanged = is_base
+        let is_unchanged = is_reset
+            || is_in_base
             || (is_one_base
                 && is_same(part, (MergeSide::Base, &mut base), (MergeSide::Ours, &mut ours))?);
         let (resolved, theirs) = if is_unchanged {

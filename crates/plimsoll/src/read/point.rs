@@ -404,6 +404,11 @@ impl ValueReader {
         if self.len != other.len {
             return Ok(false);
         }
+        if let (OwnedStored::Inline(own), OwnedStored::Inline(other)) =
+            (&self.stored, &other.stored)
+        {
+            return Ok(own[..] == other[..]);
+        }
         let (mut own_piece, mut other_piece) = ([0; COMPARED_BYTES], [0; COMPARED_BYTES]);
         let is_same = loop {
             let bytes = self.read_piece(&mut own_piece)?;
