@@ -58,7 +58,7 @@ fn end(outcome: Outcome, output: &mut Output) -> Exit {
     match outcome.and_then(|exit| flushed.map(|()| exit)) {
         Ok(exit) => exit,
         Err(Failure::ReaderLeft) => Exit::Done,
-        Err(Failure::Said { exit, message, .. }) => {
+        Err(Failure::Message { exit, message, .. }) => {
             say(message);
             exit
         }

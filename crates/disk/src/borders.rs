@@ -60,7 +60,7 @@ borders! {
     /// A reverse scan looks up the newest of many versions of a key.
     ReverseLookup,
     /// A row of the warm image is valid although the runs have newer versions of other keys.
-    RowBelieved,
+    RowValidated,
     /// A snapshot is about to be opened.
     MomentAsked,
     /// A read has acquired its sources.

@@ -217,7 +217,7 @@ impl Joining {
             slot,
             slot_lock,
             access: self.access,
-            said: [const { AtomicU64::new(0) }; SLOT_WORDS],
+            published: [const { AtomicU64::new(0) }; SLOT_WORDS],
             has_left: AtomicBool::new(false),
             needs_words: AtomicBool::new(false),
             disk: self.disk,

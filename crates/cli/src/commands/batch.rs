@@ -135,10 +135,10 @@ fn finish(
             ))
         }
         Err(Failure::ReaderLeft) => Err(Failure::ReaderLeft),
-        Err(Failure::Said { exit, message, .. }) if whole => {
+        Err(Failure::Message { exit, message, .. }) if whole => {
             Err(Failure::new(exit, format!("line {line}: {message}\nNothing was committed.")))
         }
-        Err(Failure::Said { exit, message, .. }) => {
+        Err(Failure::Message { exit, message, .. }) => {
             let so_far = match session.settle() {
                 Ok(glsn) => committed_so_far(glsn),
                 Err(_) => "; whether the lines before it are committed is unknown".to_owned(),

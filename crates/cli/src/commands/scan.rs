@@ -129,7 +129,11 @@ impl Walk {
                 Ok(None) => break Ok(Stopped::AtEnd),
                 Err(Error::OutOfBudget(_)) if !keys_only => break Ok(Stopped::AtLarge),
                 Err(error) => {
-                    break Err(behind_rows(error, self.rows + printed, self.snapshot.at().0));
+                    break Err(explain_partial_scan(
+                        error,
+                        self.rows + printed,
+                        self.snapshot.at().0,
+                    ));
                 }
             }
         };
@@ -248,7 +252,7 @@ fn cause(error: io::Error) -> Stop {
 }
 
 /// Explains why an iterator ended after `rows` rows.
-fn behind_rows(error: Error, rows: u64, at: u64) -> Stop {
+fn explain_partial_scan(error: Error, rows: u64, at: u64) -> Stop {
     let failure = Failure::from(error.clone());
     if rows == 0 || !failure.is_gone() {
         return error.into();

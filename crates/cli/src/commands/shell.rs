@@ -98,7 +98,7 @@ fn answer_all(
         match done {
             Ok(Done::Quit) => return Ok(()),
             Ok(Done::Yes | Done::Missing) => {}
-            Err(Failure::Said { message, .. }) => {
+            Err(Failure::Message { message, .. }) => {
                 output.flush()?;
                 say(message);
             }

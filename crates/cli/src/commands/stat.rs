@@ -10,7 +10,7 @@ use plimsoll_disk::vfs::Disk;
 use serde_json::json;
 
 use crate::args::{Globals, Stat};
-use crate::commands::cursor::{behind, place};
+use crate::commands::cursor::{entries_after, place};
 use crate::commands::tag;
 use crate::commands::warm;
 use crate::exit::{Exit, Failure, Outcome};
@@ -166,7 +166,7 @@ fn of_keyspace(keyspace: &KeyspaceInfo, size: &KeyspaceSize) -> Fact {
 }
 
 fn of_cursor(db: &Db, cursor: &CursorInfo) -> Fact {
-    let value = json!({ "next": cursor.next.0, "behind": behind(db, cursor.next.0) });
+    let value = json!({ "next": cursor.next.0, "behind": entries_after(db, cursor.next.0) });
     Fact::new(cursor.name.clone(), place(db, cursor.next.0), value).verbatim()
 }
 

@@ -125,7 +125,7 @@ impl<R: BufRead> Records<R> {
                         state
                     }
                     (State::Returned, _) if self.quotes => {
-                        self.bad = Some(self.behind(State::Plain, byte));
+                        self.bad = Some(self.skip_byte(State::Plain, byte));
                         self.input.consume(used);
                         return Err(Problem::of_row(
                             self.line,
@@ -202,7 +202,7 @@ impl<R: BufRead> Records<R> {
                 let byte = bytes[used];
                 used += 1;
                 complete = byte == b'\n' && !matches!(state, State::Quoted(_));
-                state = self.behind(state, byte);
+                state = self.skip_byte(state, byte);
                 self.line += u64::from(byte == b'\n');
             }
             self.input.consume(used);
@@ -213,7 +213,7 @@ impl<R: BufRead> Records<R> {
     }
 
     /// The state after a byte of a malformed record, in which no byte is an error.
-    fn behind(&self, state: State, byte: u8) -> State {
+    fn skip_byte(&self, state: State, byte: u8) -> State {
         match (state, byte) {
             (State::Quoted(opened), b'"') => State::MaybeClosed(opened),
             (State::Quoted(opened), _) | (State::MaybeClosed(opened), b'"') => {

@@ -146,7 +146,7 @@ impl Following {
             self.slots.record_slot();
             for at in (0..SLOT_WORDS).rev() {
                 let word = &self.table.words.words()[Slot::of(self.table.slot).0 + at];
-                word.store(self.table.said[at].load(Ordering::SeqCst), Ordering::SeqCst);
+                word.store(self.table.published[at].load(Ordering::SeqCst), Ordering::SeqCst);
             }
         }
     }

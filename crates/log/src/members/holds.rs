@@ -59,7 +59,7 @@ impl Holds {
         if !self.table.may_write_words() {
             return Ok(Held { holds: Arc::clone(self), gone_below: Glsn::NONE });
         }
-        self.table.said[SlotWord::Holds as usize].fetch_add(1, Ordering::SeqCst);
+        self.table.published[SlotWord::Holds as usize].fetch_add(1, Ordering::SeqCst);
         self.table.slot_word(self.table.slot, SlotWord::Holds).fetch_add(1, Ordering::SeqCst);
         let mut held = Held { holds: Arc::clone(self), gone_below: Glsn::NONE };
         for _ in 0..REMOVAL_TIMEOUT.min(self.table.timeout).as_millis().max(1) {
@@ -150,7 +150,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         let table = &self.holds.table;
         if table.may_write_words() && !table.has_left.load(Ordering::SeqCst) {
-            table.said[SlotWord::Holds as usize].fetch_sub(1, Ordering::SeqCst);
+            table.published[SlotWord::Holds as usize].fetch_sub(1, Ordering::SeqCst);
             // The count may be zero already, because the first member to join initializes the
             // words.
             let less = |holds: u64| holds.checked_sub(1);

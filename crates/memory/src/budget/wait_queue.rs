@@ -29,9 +29,9 @@ const STEP: Duration = Duration::from_millis(5);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Before the waiters, because it probably needs no more memory.
-    Ahead,
+    First,
     /// Behind the waiters.
-    Behind,
+    Last,
 }
 
 /// The limits of a thread's wait.
@@ -98,7 +98,7 @@ impl WaitQueue {
         if self.limits.idle.is_zero() {
             return attempt();
         }
-        if order == Order::Ahead || self.lock().waiting.is_empty() {
+        if order == Order::First || self.lock().waiting.is_empty() {
             match attempt() {
                 Err(error) if is_refusal(&error) => {}
                 done => return done,
@@ -262,7 +262,7 @@ mod tests {
     }
 
     fn take(queue: &WaitQueue, budget: &Budget) -> Result<Chunk, OutOfBudget> {
-        queue.attempt(Order::Behind, |_| true, &Nothing::default(), || budget.take(Kind::WriteSet))
+        queue.attempt(Order::Last, |_| true, &Nothing::default(), || budget.take(Kind::WriteSet))
     }
 
     /// Waits until this many threads are in the queue.
@@ -352,7 +352,7 @@ mod tests {
             attempts += 1;
             if attempts < 6 { Err(budget.take(Kind::WriteSet).err()) } else { Ok(()) }
         };
-        queue.attempt(Order::Behind, |_| true, &relief, attempt).unwrap();
+        queue.attempt(Order::Last, |_| true, &relief, attempt).unwrap();
         assert_eq!(relief.asked.load(Ordering::Relaxed), 3);
     }
 
@@ -364,7 +364,7 @@ mod tests {
         std::thread::scope(|scope| {
             let take = || {
                 queue.attempt(
-                    Order::Behind,
+                    Order::Last,
                     |_: &OutOfBudget| true,
                     &relief,
                     || budget.take(Kind::WriteSet),
@@ -405,7 +405,7 @@ mod tests {
         let queue = WaitQueue::new(&budget, limits);
         let relief = Nothing { is_under_way: AtomicBool::new(true) };
         queue
-            .attempt(Order::Behind, |_: &OutOfBudget| true, &relief, || budget.take(Kind::WriteSet))
+            .attempt(Order::Last, |_: &OutOfBudget| true, &relief, || budget.take(Kind::WriteSet))
             .unwrap_err();
         drop(held);
     }

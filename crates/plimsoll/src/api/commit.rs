@@ -322,14 +322,14 @@ enum SpanMatch {
     /// Before it, or of another chain.
     Before,
     Found(u32, Change),
-    Behind,
+    After,
 }
 
 impl SpanMatch {
     fn new(commit: &Commit, is_as_stored: bool, key: &[u8], stored: Stored<'_>) -> Self {
         if let Some(Watched { span, chain }) = commit.watched.as_deref() {
             if !span.contains(key) {
-                return if *key < *span.first() { Self::Before } else { Self::Behind };
+                return if *key < *span.first() { Self::Before } else { Self::After };
             }
             if chain.is_some_and(|chain| chain != branch_key::chain_of(key)) {
                 return Self::Before;
@@ -394,7 +394,7 @@ impl Changes<'_> {
                 Some(SpanMatch::Found(id, change)) => {
                     return Ok(Some(Change { keyspace: self.name(id), ..change }));
                 }
-                Some(SpanMatch::Behind) | None => return Ok(None),
+                Some(SpanMatch::After) | None => return Ok(None),
             }
         }
     }

@@ -33,7 +33,7 @@ pub(crate) fn compact(space: &LogSpace, committer: &Committer) -> Result<()> {
     committer.flush()?;
     // Merges come first, because they show which values are still needed. A pending move must not
     // hinder them, in case the move fails.
-    space.catalog.horizon.move_wanted.store(0, Ordering::Release);
+    space.catalog.horizon.relocation_requested.store(0, Ordering::Release);
     // If there is no such GLSN, all of the log is kept.
     let log_keeps_from =
         may_be_freed(space)?.unwrap_or(Glsn::NONE).max(space.reader.log.bounds().first);
@@ -165,7 +165,7 @@ fn request_relocation(space: &LogSpace, until: Glsn, active: Active) -> Result<b
     let is_worth_it =
         space.reader.log.segment_bytes_between(oldest, until) + active_bytes >= least_bytes;
     if is_worth_it {
-        horizon.move_wanted.fetch_max(until.0, Ordering::AcqRel);
+        horizon.relocation_requested.fetch_max(until.0, Ordering::AcqRel);
     }
     Ok(is_worth_it)
 }

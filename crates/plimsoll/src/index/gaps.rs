@@ -42,7 +42,7 @@ use plimsoll_memory::budget::{Budget, Kind, Lease};
 
 use crate::borders::{Border, hit};
 use crate::index::gaps::key_prefix::prefix;
-use crate::index::gaps::list::{Gap, GapList, behind};
+use crate::index::gaps::list::{Gap, GapList, successor};
 
 /// A scan looks for a known gap after it has stepped over this many deleted keys in a row.
 pub(crate) const LOOKUP_AFTER: u64 = 4;
@@ -286,7 +286,7 @@ impl Gaps {
             if state.list.touches(span.first, span.last) {
                 hit(Border::GapCutByRun);
             }
-            state.list.cut(first, &behind(last));
+            state.list.cut(first, &successor(last));
         }
     }
 

@@ -412,12 +412,12 @@ impl Memtables {
             if is_member {
                 return Ok(None);
             }
-            let active = self.behind(&view.active, checkpoint)?;
+            let active = self.copy_after(&view.active, checkpoint)?;
             let mut closed = Vec::new();
             for source in view.closed.iter().filter(|source| source.boundary > checkpoint) {
                 let content = match &source.content {
                     Content::Memtable(memtable) => {
-                        Content::Memtable(self.behind(memtable, checkpoint)?)
+                        Content::Memtable(self.copy_after(memtable, checkpoint)?)
                     }
                     adopted @ Content::Adopted(_) => adopted.clone(),
                 };
@@ -429,7 +429,7 @@ impl Memtables {
     }
 
     /// A copy of the part of a memtable that is after the checkpoint.
-    fn behind(&self, memtable: &Arc<Memtable>, checkpoint: Glsn) -> Result<Arc<Memtable>> {
+    fn copy_after(&self, memtable: &Arc<Memtable>, checkpoint: Glsn) -> Result<Arc<Memtable>> {
         if memtable.min_glsn() > checkpoint {
             return Ok(Arc::clone(memtable));
         }

@@ -169,15 +169,15 @@ impl Committer {
     /// read applies the commits of others ([`Committer::show`]).
     pub(crate) fn open_unread(&self) -> OpenMoment {
         let moment = self.open_now(|| self.newest_to_open());
-        if !self.shows_already(&moment) {
-            moment.show_later();
+        if !self.is_applied_already(&moment) {
+            moment.defer_apply();
         }
         moment
     }
 
     /// Applies the commits that an unread snapshot shows, before its first read.
     pub(crate) fn show(&self, moment: &OpenMoment) -> Result<AsOf<'static>> {
-        if !moment.is_shown() {
+        if !moment.is_applied() {
             self.show_now(moment);
         }
         moment.readable()
@@ -185,13 +185,16 @@ impl Committer {
 
     /// Whether an unread snapshot can be read without applying anything.
     pub(crate) fn is_shown_in_memory(&self, moment: &OpenMoment) -> bool {
-        if !moment.is_shown() && self.shows_already(moment) && !self.may_be_before_commit(moment) {
+        if !moment.is_applied()
+            && self.is_applied_already(moment)
+            && !self.may_be_before_commit(moment)
+        {
             moment.shows(Ok(()));
         }
-        moment.is_shown()
+        moment.is_applied()
     }
 
-    fn shows_already(&self, moment: &OpenMoment) -> bool {
+    fn is_applied_already(&self, moment: &OpenMoment) -> bool {
         let is_known = self.is_alone || self.peers.are_own_records_current();
         is_known && self.sequencer.visible() >= moment.at() && !self.reader.owner.is_foreign()
     }

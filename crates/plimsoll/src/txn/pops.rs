@@ -18,7 +18,7 @@ use std::sync::{Mutex, PoisonError};
 
 use plimsoll_memory::budget::account::Charge;
 
-use crate::index::gaps::list::behind;
+use crate::index::gaps::list::successor;
 use crate::index::iter::handle::Iterators;
 use crate::index::sources::merge::Direction;
 use crate::read::span::Span;
@@ -42,7 +42,7 @@ pub(crate) struct Pops {
     /// The last popped index key.
     last: Vec<u8>,
     /// Pops that were not added to the read set and the gaps yet.
-    untold: u64,
+    unrecorded: u64,
     /// Index keys and values of the rows ahead, concatenated.
     bytes: Vec<u8>,
     rows: VecDeque<Ends>,
@@ -139,7 +139,7 @@ impl Pops {
         self.last.clear();
         self.last.extend_from_slice(&self.bytes[self.begin..ends.key]);
         self.begin = ends.value;
-        self.untold += 1;
+        self.unrecorded += 1;
     }
 
     /// Bytes that are charged, and bytes of the rows ahead.
@@ -166,7 +166,7 @@ impl Pops {
     /// Records a pop of a key that was not read ahead.
     pub(crate) fn continue_after(&mut self, index_key: Vec<u8>) {
         self.last = index_key;
-        self.untold += 1;
+        self.unrecorded += 1;
     }
 
     /// The last popped key.
@@ -181,12 +181,12 @@ impl Pops {
         gaps: &Mutex<OwnGaps>,
         iterators: &Iterators,
     ) {
-        let dead = std::mem::take(&mut self.untold);
+        let dead = std::mem::take(&mut self.unrecorded);
         let Some((space, direction)) = self.place.filter(|_| dead > 0) else { return };
         let span = Span::of_keyspace(space);
         let (first, upper, end) = match direction {
             Direction::Forward => {
-                (span.first(), Bound::Included(&self.last[..]), Some(behind(&self.last).into()))
+                (span.first(), Bound::Included(&self.last[..]), Some(successor(&self.last).into()))
             }
             Direction::Backward => (Cow::Borrowed(&self.last[..]), span.upper(), span.end()),
         };

@@ -16,7 +16,7 @@ use std::time::SystemTime;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::buffer::Buffer;
 
-use crate::index::gaps::list::behind;
+use crate::index::gaps::list::successor;
 use crate::index::iter::handle::IteratorHandle;
 use crate::index::iter::resting_key::RestingKey;
 use crate::index::iter::visible::Visible;
@@ -519,7 +519,7 @@ impl<'t> Range<'t> {
                 (edge.map_or_else(|| span.first(), Cow::Owned), end)
             }
             Direction::Backward => {
-                let first = if at_end { span.first() } else { Cow::Owned(behind(&key)) };
+                let first = if at_end { span.first() } else { Cow::Owned(successor(&key)) };
                 (first, edge.map(Cow::Owned).or_else(|| span.end()))
             }
         };
@@ -779,7 +779,7 @@ impl<'t> Range<'t> {
         if passed.edge.is_none() && self.has_any {
             passed.edge = Some(match direction {
                 Direction::Forward => key.to_vec(),
-                Direction::Backward => behind(key),
+                Direction::Backward => successor(key),
             });
         }
         passed.dead += 1;
@@ -790,7 +790,7 @@ impl<'t> Range<'t> {
             let gaps = gaps.lock().unwrap_or_else(PoisonError::into_inner);
             match direction {
                 Direction::Forward => gaps.skip(direction, key),
-                Direction::Backward => gaps.skip(direction, &behind(key)),
+                Direction::Backward => gaps.skip(direction, &successor(key)),
             }
         });
         let Some(skip) = skip else { return Ok(true) };

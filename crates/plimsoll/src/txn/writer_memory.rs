@@ -77,13 +77,13 @@ impl WriterMemory {
         needs_memory: bool,
         attempt: impl FnMut() -> Result<T>,
     ) -> Result<T> {
-        let order = if needs_memory { Order::Behind } else { Order::Ahead };
+        let order = if needs_memory { Order::Last } else { Order::First };
         self.puts.attempt(order, is_refusal, &self.context, attempt)
     }
 
     /// The same for a commit, which usually needs no more memory.
     pub(crate) fn in_commit<T>(&self, attempt: impl FnMut() -> Result<T>) -> Result<T> {
-        self.commits.attempt(Order::Ahead, is_refusal, &self.context, attempt)
+        self.commits.attempt(Order::First, is_refusal, &self.context, attempt)
     }
 }
 

@@ -337,7 +337,7 @@ impl RowsRestorer {
                     context.row_cache.restore_entries((view.set, &view.rows), &group.rows);
                 counts.rows.fetch_add(brought.entered, Ordering::Relaxed);
                 if !is_all_older && brought.entered > 0 {
-                    hit(Border::RowBelieved);
+                    hit(Border::RowValidated);
                 }
                 match brought.stopped {
                     None => {}

@@ -177,8 +177,9 @@ impl<'a> Loader<'a> {
                 Writes::All(load) => load.commit(),
                 Writes::Batch(transaction) => transaction.commit(),
             };
-            committed
-                .inspect_err(|error| self.note_doubt(error, InDoubt { rows: open.rows, glsn }))?;
+            committed.inspect_err(|error| {
+                self.note_in_doubt(error, InDoubt { rows: open.rows, glsn })
+            })?;
             self.counts.transactions += 1;
             self.counts.rows += open.rows;
             self.counts.bytes += open.bytes;
@@ -188,7 +189,7 @@ impl<'a> Loader<'a> {
     }
 
     /// Records a failed commit whose outcome is unknown. After other errors, it certainly failed.
-    fn note_doubt(&mut self, error: &Error, commit: InDoubt) {
+    fn note_in_doubt(&mut self, error: &Error, commit: InDoubt) {
         if matches!(error, Error::Poisoned { .. } | Error::Stalled { .. }) {
             self.in_doubt = Some(commit);
         }
@@ -325,7 +326,7 @@ mod tests {
     }
 
     /// The message after a failed last commit of two rows; five rows were put before it.
-    fn told(batch: Option<u64>, error: Error) -> String {
+    fn failure_message(batch: Option<u64>, error: Error) -> String {
         let db = Db::in_memory(Options::new().memory_bytes(16 << 20)).unwrap();
         let args = args(batch);
         let interrupt = Interrupt::listen().unwrap();
@@ -336,16 +337,16 @@ mod tests {
         }
         assert!(loader.open.is_none());
         loader.passed += 2;
-        loader.note_doubt(&error, InDoubt { rows: 2, glsn: Glsn(8) });
+        loader.note_in_doubt(&error, InDoubt { rows: 2, glsn: Glsn(8) });
         let failure = loader.finish("rows.csv", Stop::Store(error.into())).unwrap_err();
-        let Failure::Said { message, .. } = failure else { panic!("{failure:?}") };
+        let Failure::Message { message, .. } = failure else { panic!("{failure:?}") };
         message
     }
 
     #[test]
     fn failed_sync_reports_commit_in_doubt_with_glsn() {
         let poisoned = || Error::Poisoned { cause: "a sync failed".to_owned() };
-        let all = told(None, poisoned());
+        let all = failure_message(None, poisoned());
         for words in [
             "may or may not be in the store",
             "GLSN is 8",
@@ -362,10 +363,11 @@ mod tests {
             "{all}"
         );
         assert!(
-            told(None, Error::Stalled { pid: None }).contains("may or may not be in the store")
+            failure_message(None, Error::Stalled { pid: None })
+                .contains("may or may not be in the store")
         );
         assert!(!all.contains("Nothing was loaded"), "{all}");
-        let batch = told(Some(5), poisoned());
+        let batch = failure_message(Some(5), poisoned());
         for words in [
             "5 rows were loaded.",
             "GLSN is 8",
@@ -379,6 +381,6 @@ mod tests {
             message: "full".to_owned(),
             source: None,
         };
-        assert!(told(None, full).contains("Nothing was loaded"));
+        assert!(failure_message(None, full).contains("Nothing was loaded"));
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn run(globals: &Globals, name: &str, walk: &mut Walk, output: &mut O
     let newest = db.newest();
     walk.print(&db, place.0, newest, Order::OldestFirst, output)?;
     output.flush()?;
-    let next = behind_printed(&db, place.0, newest, walk)?;
+    let next = position_after_printed(&db, place.0, newest, walk)?;
     if next > place.0 {
         advance(&db, name, next)?;
     }
@@ -37,7 +37,7 @@ pub(super) fn run(globals: &Globals, name: &str, walk: &mut Walk, output: &mut O
 }
 
 /// The new position of a cursor that was at `place`, after `walk` has printed up to `newest`.
-fn behind_printed(db: &Db, place: u64, newest: Glsn, walk: &Walk) -> Result<u64, Failure> {
+fn position_after_printed(db: &Db, place: u64, newest: Glsn, walk: &Walk) -> Result<u64, Failure> {
     if walk.left == 0 {
         return Ok(place.max(walk.last + 1));
     }
@@ -108,7 +108,7 @@ impl Cursor {
 
     /// Notes that the entries of `db` up to `newest` are printed.
     pub(super) fn printed(&mut self, db: &Db, newest: Glsn, walk: &Walk) -> Result<(), Failure> {
-        self.next = behind_printed(db, self.next, newest, walk)?;
+        self.next = position_after_printed(db, self.next, newest, walk)?;
         Ok(())
     }
 

@@ -294,10 +294,10 @@ impl<'a> FileScan<'a> {
         record: &RecordStart,
     ) -> Result<(), LogError> {
         let fragment_block = block_of(u64::from(record.fragment_at));
-        let said = &record.header;
+        let record_header = &record.header;
         if let Some((next, chain)) = self.expected.take()
-            && next == said.first
-            && chain != said.previous_chain
+            && next == record_header.first
+            && chain != record_header.previous_chain
             && let Some(segment) = &self.segment
         {
             let what = "the chain hash does not match: a record before this one is not the one \
@@ -309,13 +309,13 @@ impl<'a> FileScan<'a> {
         self.record = EntryMeta {
             glsn,
             stream: header.stream,
-            timestamp_micros: said.timestamp_micros,
-            record_first: said.first,
-            record_count: said.count,
-            read_at: said.read_at,
-            blobs: said.blobs,
+            timestamp_micros: record_header.timestamp_micros,
+            record_first: record_header.first,
+            record_count: record_header.count,
+            read_at: record_header.read_at,
+            blobs: record_header.blobs,
         };
-        self.body_bytes = said.body_bytes;
+        self.body_bytes = record_header.body_bytes;
         self.head = record.fragment.checksum;
         self.fragment_block = fragment_block;
         self.fragment_end = record.fragment_end();

@@ -58,7 +58,7 @@ pub(crate) fn open_beside(
             Err(error) => return Err(error),
         }
     }
-    Err(LogError::Restless)
+    Err(LogError::Unsettled)
 }
 
 /// `None`: another member began a segment meanwhile.

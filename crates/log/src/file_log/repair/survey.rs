@@ -416,11 +416,11 @@ impl Surveyor<'_> {
             return if (chain, end) == (header.previous_chain, header.previous_end) {
                 Ok(())
             } else {
-                Err(apart(header))
+                Err(unrelated(header))
             };
         }
         if next > header.first {
-            return Err(apart(header));
+            return Err(unrelated(header));
         }
         self.fill_to(
             header.first,
@@ -487,7 +487,8 @@ impl Surveyor<'_> {
                 let count = next.0 - from.0 - u64::from(end.is_some());
                 let count = count.min(LOST_IN_A_SEGMENT_MAX);
                 lost.next = Glsn(from.0 + count);
-                lost.end = room_for(count).filter(|_| count > 0).ok_or_else(|| apart(&header))?;
+                lost.end =
+                    room_for(count).filter(|_| count > 0).ok_or_else(|| unrelated(&header))?;
             }
             header.segment_bytes = self
                 .scope
@@ -518,7 +519,7 @@ impl Surveyor<'_> {
         next: &SegmentHeader,
     ) -> Result<Lost, LogError> {
         if next.previous_chain != outcome.chain || next.previous_end < outcome.end {
-            return Err(apart(next));
+            return Err(unrelated(next));
         }
         let missing =
             Problem { at: u64::from(outcome.end), what: "a mark is missing", newer: false };
@@ -575,7 +576,7 @@ impl Surveyor<'_> {
 }
 
 /// The error for segments that do not follow each other.
-fn apart(header: &SegmentHeader) -> LogError {
+fn unrelated(header: &SegmentHeader) -> LogError {
     let file = FileName::Segment(header.first).name();
     let what = "the segment does not follow the one before it: files of different logs, or of \
                 different times of one log, are in this folder"

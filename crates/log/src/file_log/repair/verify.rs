@@ -373,7 +373,7 @@ impl Check<'_> {
     fn lost_records(&mut self, name: FileName, durable: Option<Glsn>, lost: &[Lost]) {
         for lost in lost {
             if durable.is_some_and(|durable| lost.from > durable) {
-                self.report_harmless(name, lost.problem.at, behind_all(lost.problem.what));
+                self.report_harmless(name, lost.problem.at, after_all(lost.problem.what));
                 // Everything after it is not durable either.
                 break;
             }
@@ -393,7 +393,7 @@ impl Check<'_> {
             let is_behind_all =
                 next.is_none() && self.scope.durable.is_some_and(|durable| outcome.next > durable);
             if is_behind_all {
-                self.report_harmless(name, problem.at, behind_all(problem.what));
+                self.report_harmless(name, problem.at, after_all(problem.what));
             } else {
                 // The next segment's header states how the log continues.
                 let remedy =
@@ -558,7 +558,7 @@ impl Check<'_> {
     }
 }
 
-fn behind_all(what: &str) -> String {
+fn after_all(what: &str) -> String {
     format!(
         "{what}, after the last durable record: a writer is writing it, or the next opening for \
          writing cuts it"

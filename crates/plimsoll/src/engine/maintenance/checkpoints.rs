@@ -68,7 +68,7 @@ enum Swept {
     /// Nothing is left.
     All,
     /// Not swept: another member writes the index, or reads all files.
-    NotNow,
+    Deferred,
 }
 
 impl Checkpoints {
@@ -126,7 +126,7 @@ impl Core {
             let killed = core.context.peers.killed();
             // A file that cannot be swept now is swept at the next call, or when the store is
             // opened again.
-            if tried != Some(killed) && !matches!(core.sweep(), Ok(Swept::NotNow)) {
+            if tried != Some(killed) && !matches!(core.sweep(), Ok(Swept::Deferred)) {
                 tried = Some(killed);
             }
             core.step();
@@ -160,7 +160,7 @@ impl Core {
             return Ok(Swept::All);
         }
         if !self.context.index.env.role().may_write() {
-            return Ok(Swept::NotNow);
+            return Ok(Swept::Deferred);
         }
         let sweep = || {
             self.context
@@ -170,7 +170,7 @@ impl Core {
         };
         let mut done = Ok(());
         if !self.context.peers.remove_files(&mut |_| done = sweep().map(drop)) {
-            return Ok(Swept::NotNow);
+            return Ok(Swept::Deferred);
         }
         done?;
         *swept = Some(killed);

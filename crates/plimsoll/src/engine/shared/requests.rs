@@ -27,7 +27,7 @@ pub(crate) fn compact(store: &Engine) -> Result<()> {
     store.reader.log.check_own().lift()?;
     match ask(store, RequestKind::Compact, |members| members.requests.ask_to_compact())? {
         Answer::Done => Ok(()),
-        Answer::DoItHere => steps::compact(&store.space, &store.committer),
+        Answer::RunHere => steps::compact(&store.space, &store.committer),
     }
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn trim(store: &Engine, until: Glsn) -> Result<Glsn> {
             store.reader.log.catch_up().lift()?;
             Ok(store.reader.log.bounds().first)
         }
-        Answer::DoItHere => trim::trim(&store.space, &store.committer, until),
+        Answer::RunHere => trim::trim(&store.space, &store.committer, until),
     }
 }
 
@@ -54,14 +54,14 @@ enum Answer {
     /// The keeper has done it.
     Done,
     /// This process writes the index.
-    DoItHere,
+    RunHere,
 }
 
 /// Asks the keeper, and waits for its answer.
 fn ask(store: &Engine, what: RequestKind, ask: impl FnOnce(&Members) -> u64) -> Result<Answer> {
     let Some(members) = store.membership.members().filter(|members| !members.keeper.is_keeper())
     else {
-        return Ok(Answer::DoItHere);
+        return Ok(Answer::RunHere);
     };
     if !store.options.background {
         // This thread may be the only one that performs the steps of the keeper.
@@ -81,12 +81,12 @@ fn ask(store: &Engine, what: RequestKind, ask: impl FnOnce(&Members) -> u64) -> 
         // If there is no keeper, this process becomes the keeper.
         store.reader.index.following.follow(members)?;
         if members.keeper.is_keeper() {
-            return Ok(Answer::DoItHere);
+            return Ok(Answer::RunHere);
         }
         if let Some(stopped) = watch.stopped(members, &**clock)
             && store.reader.index.following.replace(members, stopped)?
         {
-            return Ok(Answer::DoItHere);
+            return Ok(Answer::RunHere);
         }
         members.table.wait_for_change(seen, LOOK);
     }

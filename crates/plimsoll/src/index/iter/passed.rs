@@ -3,7 +3,7 @@
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::index::gaps::list::behind;
+use crate::index::gaps::list::successor;
 use crate::index::gaps::{Gaps, LOOKUP_AFTER, PUBLISH_EACH};
 use crate::index::sources::merge::Direction;
 
@@ -52,7 +52,7 @@ impl Passed {
         if self.dead != LOOKUP_AFTER && !publishes && !asks {
             return None;
         }
-        let (upto, from) = (behind(key), key);
+        let (upto, from) = (successor(key), key);
         if publishes {
             let edge = std::mem::take(&mut self.edge);
             match direction {

@@ -109,7 +109,7 @@ impl Versions {
     /// The next version, borrowed until the next call. `key` receives its key and must hold the key
     /// that the last call left there. The iterator must be attached.
     pub(crate) fn next<'a>(&'a mut self, key: &'a mut Vec<u8>) -> Result<Option<Version<'a>>> {
-        if self.place == Place::Behind {
+        if self.place == Place::Done {
             return Ok(None);
         }
         match self.find(key) {
@@ -122,7 +122,7 @@ impl Versions {
                 })
             }
             Ok(false) => {
-                self.place = Place::Behind;
+                self.place = Place::Done;
                 Ok(None)
             }
             Err(error) => {

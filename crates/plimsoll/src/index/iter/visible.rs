@@ -7,7 +7,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::OutOfBudget;
 
 use crate::borders::{Border, hit};
-use crate::index::gaps::list::behind;
+use crate::index::gaps::list::successor;
 use crate::index::gaps::{PUBLISH_EACH, PUBLISH_FROM};
 use crate::index::iter::attached::{ATTACHED, Attached, STEPS_MAX, merge_of};
 use crate::index::iter::bounds::{Bounds, Place, rest_of};
@@ -173,7 +173,7 @@ impl Visible {
     /// Moves to the next key like [`Visible::next`]; false at the end. [`Visible::inline_value`]
     /// and [`Visible::current`] return what is there.
     pub(crate) fn step(&mut self, key: &mut Vec<u8>) -> Result<bool> {
-        if self.place == Place::Behind {
+        if self.place == Place::Done {
             return Ok(false);
         }
         self.passed.clear();
@@ -191,7 +191,7 @@ impl Visible {
                 self.place = Place::Past;
                 self.bounds.pass(self.direction);
             }
-            Ok(false) => self.place = Place::Behind,
+            Ok(false) => self.place = Place::Done,
             Err(_) => {
                 if let Some(attached) = &mut self.attached {
                     attached.is_placed = false;
@@ -224,7 +224,7 @@ impl Visible {
     /// Continues at `to` (forward) or directly before it (backward). The caller knows that no key
     /// in between is wanted. `key` receives `to`.
     pub(crate) fn skip(&mut self, key: &mut Vec<u8>, to: &[u8]) {
-        if self.place == Place::Behind {
+        if self.place == Place::Done {
             return;
         }
         key.clear();
@@ -247,15 +247,15 @@ impl Visible {
         let dead = dead % PUBLISH_EACH;
         match (self.direction, key) {
             (Direction::Forward, Some(key)) => gaps.publish(edge, key, at, dead),
-            (Direction::Backward, Some(key)) => gaps.publish(&behind(key), edge, at, dead),
+            (Direction::Backward, Some(key)) => gaps.publish(&successor(key), edge, at, dead),
             (Direction::Forward, None) => match self.bounds.upper() {
                 Bound::Excluded(end) => gaps.publish(edge, end, at, dead),
-                Bound::Included(last) => gaps.publish(edge, &behind(last), at, dead),
+                Bound::Included(last) => gaps.publish(edge, &successor(last), at, dead),
                 Bound::Unbounded => {}
             },
             (Direction::Backward, None) => match self.bounds.lower() {
                 Bound::Included(first) => gaps.publish(first, edge, at, dead),
-                Bound::Excluded(before) => gaps.publish(&behind(before), edge, at, dead),
+                Bound::Excluded(before) => gaps.publish(&successor(before), edge, at, dead),
                 Bound::Unbounded => {}
             },
         }

@@ -75,9 +75,9 @@ enum Position {
     /// Not positioned yet, or lost after an error.
     Unset,
     /// Before the first version.
-    Before,
+    AtStart,
     /// After the last version.
-    Behind,
+    AtEnd,
     /// On an entry of the leaf that `Pages` holds.
     At(Place),
 }
@@ -147,7 +147,7 @@ impl RunCursor {
         self.lift();
         let number = self.tables.partition_point(|table| &table.info.last_key[..] < key);
         let Some(table) = self.tables.get(number) else {
-            self.position = Position::Behind;
+            self.position = Position::AtEnd;
             return Ok(());
         };
         if key < &table.info.first_key[..] {
@@ -168,7 +168,7 @@ impl RunCursor {
                 let shape = leaf.shape();
                 self.set_current(Place { table: number, leaf: at, shape, spot })
             }
-            SeekResult::Behind => self.enter_forward(number, at + 1),
+            SeekResult::After => self.enter_forward(number, at + 1),
         }
     }
 
@@ -205,7 +205,7 @@ impl RunCursor {
         match self.tables.len().checked_sub(1) {
             Some(number) => self.enter_backward(number, self.tables[number].info.root),
             None => {
-                self.position = Position::Before;
+                self.position = Position::AtStart;
                 Ok(())
             }
         }
@@ -302,8 +302,8 @@ impl RunCursor {
     pub(crate) fn skip_version(&mut self) -> Result<bool> {
         let place = match &mut self.position {
             Position::At(place) => place,
-            Position::Behind => return Ok(false),
-            Position::Before | Position::Unset => return self.seek_first().map(|()| false),
+            Position::AtEnd => return Ok(false),
+            Position::AtStart | Position::Unset => return self.seek_first().map(|()| false),
         };
         let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
         let from = place.spot.entry.glsn;
@@ -344,8 +344,8 @@ impl RunCursor {
     pub(crate) fn prev(&mut self) -> Result<()> {
         let place = match self.position {
             Position::At(place) => place,
-            Position::Before => return Ok(()),
-            Position::Behind | Position::Unset => return self.seek_last(),
+            Position::AtStart => return Ok(()),
+            Position::AtEnd | Position::Unset => return self.seek_last(),
         };
         self.position = Position::Unset;
         std::mem::swap(&mut self.key, &mut self.before);
@@ -394,7 +394,7 @@ impl RunCursor {
             }
             (number, page) = (number + 1, 1);
         }
-        self.position = Position::Behind;
+        self.position = Position::AtEnd;
         Ok(())
     }
 
@@ -411,7 +411,7 @@ impl RunCursor {
                 page -= 1;
             }
             if number == 0 {
-                self.position = Position::Before;
+                self.position = Position::AtStart;
                 return Ok(());
             }
             number -= 1;

@@ -342,7 +342,7 @@ pub(crate) enum SeekResult {
     /// At an entry, and whether its key is the sought key.
     At(Spot, bool),
     /// After the last entry.
-    Behind,
+    After,
 }
 
 impl<'a> Leaf<'a> {
@@ -371,7 +371,7 @@ impl<'a> Leaf<'a> {
         }
         if common < self.shape.prefix {
             // The key is greater than all keys with the common prefix.
-            return Some(SeekResult::Behind);
+            return Some(SeekResult::After);
         }
         let block = self.block_before(key, at, common)?;
         self.seek_in_block(block, common, key, at)
@@ -424,7 +424,7 @@ impl<'a> Leaf<'a> {
             (matched, before) = (agreed, entry);
         }
         if behind == self.shape.entries {
-            return Some(SeekResult::Behind);
+            return Some(SeekResult::After);
         }
         let entry = self.restart(block + 1)?;
         let (_, order) = self.compare_after(&entry, key, common);

@@ -182,14 +182,14 @@ enum InLeaf {
     /// The leaf continues with another key.
     Absent,
     /// The leaf ends before the version.
-    Behind,
+    After,
 }
 
 impl InLeaf {
     fn found(self) -> Option<Found> {
         match self {
             Self::Found(found) => Some(found),
-            Self::Absent | Self::Behind => None,
+            Self::Absent | Self::After => None,
         }
     }
 }
@@ -227,7 +227,7 @@ impl Table {
         }
         // An older version is in the same leaf, unless the key's versions continue in the next one.
         let mut found = self.find_in_page(leaf, newest.page, key, at)?;
-        if matches!(found, InLeaf::Behind) {
+        if matches!(found, InLeaf::After) {
             let (leaf, _) = self.leaf_of(key, at, touch)?;
             found = self.find_in_leaf(leaf, key, at, touch, &mut missed)?;
         }
@@ -299,7 +299,7 @@ impl Table {
         let spot = match self.read(number, leaf.seek(key, at))? {
             SeekResult::At(spot, true) => spot,
             SeekResult::At(_, false) => return Ok(InLeaf::Absent),
-            SeekResult::Behind => return Ok(InLeaf::Behind),
+            SeekResult::After => return Ok(InLeaf::After),
         };
         self.read(number, leaf.stored(&spot.entry))?;
         let Entry { body, end, tag, glsn, .. } = spot.entry;

@@ -425,7 +425,7 @@ mod tests {
 
     /// The dispositions of one key's versions, newest first (a GLSN, negative for a deletion):
     /// c(urrent), h(istory), - (dropped).
-    fn dispositions(
+    fn dispositions_and_limits(
         inputs: Inputs,
         floor: u64,
         outside: FixedFacts,
@@ -441,25 +441,25 @@ mod tests {
         versions: &[i64],
     ) -> (String, Limits) {
         let mut splitter = Splitter::new(inputs, true);
-        let mut told = String::new();
+        let mut letters = String::new();
         for &version in versions {
             let stored = if version < 0 { Stored::Deleted } else { Stored::Inline(b"value") };
             let version =
                 Version { key: b"\0\0\0\x05key", glsn: Glsn(version.unsigned_abs()), stored };
-            told.push(match splitter.disposition(&version, retained, &mut outside).unwrap() {
+            letters.push(match splitter.disposition(&version, retained, &mut outside).unwrap() {
                 Disposition::Current => 'c',
                 Disposition::History { first } => {
-                    assert_eq!(first, !told.contains('h'));
+                    assert_eq!(first, !letters.contains('h'));
                     'h'
                 }
                 Disposition::Dropped => '-',
             });
         }
-        (told, std::mem::take(splitter.limits()))
+        (letters, std::mem::take(splitter.limits()))
     }
 
-    fn told(inputs: Inputs, horizon: u64, outside: FixedFacts, versions: &[i64]) -> String {
-        dispositions(inputs, horizon, outside, versions).0
+    fn dispositions(inputs: Inputs, horizon: u64, outside: FixedFacts, versions: &[i64]) -> String {
+        dispositions_and_limits(inputs, horizon, outside, versions).0
     }
 
     #[test]
@@ -475,7 +475,8 @@ mod tests {
             (9, "c---"),
             (99, "c---"),
         ] {
-            let (dispositions, limits) = dispositions(CURRENT, horizon, NOTHING, &versions);
+            let (dispositions, limits) =
+                dispositions_and_limits(CURRENT, horizon, NOTHING, &versions);
             assert_eq!(dispositions, expected, "horizon {horizon}");
             // A read at the oldest readable GLSN returns the same as before.
             let oldest_kept = versions
@@ -495,31 +496,31 @@ mod tests {
 
     #[test]
     fn a_copy_of_a_version_is_dropped_and_supersedes_nothing() {
-        let (dispositions, limits) = dispositions(CURRENT, 99, NOTHING, &[9, 9, 9]);
+        let (dispositions, limits) = dispositions_and_limits(CURRENT, 99, NOTHING, &[9, 9, 9]);
         assert_eq!((&dispositions[..], limits), ("c--", Limits::default()));
     }
 
     #[test]
     fn a_deletion_stays_if_older_runs_may_hold_its_key() {
-        assert_eq!(told(CURRENT, 99, NOTHING, &[-9, 5]), "c-");
-        assert_eq!(told(CURRENT, 0, NOTHING, &[-9, 5]), "ch");
+        assert_eq!(dispositions(CURRENT, 99, NOTHING, &[-9, 5]), "c-");
+        assert_eq!(dispositions(CURRENT, 0, NOTHING, &[-9, 5]), "ch");
     }
 
     #[test]
     fn a_deletion_with_nothing_beneath_is_dropped_or_moved() {
-        let (gone, limits) = dispositions(OLDEST, 99, NOTHING, &[-9, 5]);
+        let (gone, limits) = dispositions_and_limits(OLDEST, 99, NOTHING, &[-9, 5]);
         assert_eq!((&gone[..], limits.deletions_dropped_in), ("--", vec![(5, Glsn(9))]));
-        let (moved, limits) = dispositions(OLDEST, 8, NOTHING, &[-9, 5]);
+        let (moved, limits) = dispositions_and_limits(OLDEST, 8, NOTHING, &[-9, 5]);
         assert_eq!((&moved[..], limits.deletions_dropped_in), ("hh", vec![]));
-        assert_eq!(told(OLDEST, 0, NOTHING, &[-9, -5, 3]), "hhh");
-        let (superseded, limits) = dispositions(OLDEST, 99, NOTHING, &[9, -5, 3]);
+        assert_eq!(dispositions(OLDEST, 0, NOTHING, &[-9, -5, 3]), "hhh");
+        let (superseded, limits) = dispositions_and_limits(OLDEST, 99, NOTHING, &[9, -5, 3]);
         assert_eq!(
             (&superseded[..], limits.deletions_dropped_in),
             ("c--", vec![]),
             "a younger version is still present"
         );
         let known = FixedFacts { in_history: true, in_runs: None };
-        let (dispositions, limits) = dispositions(OLDEST, 99, known, &[-9, 5]);
+        let (dispositions, limits) = dispositions_and_limits(OLDEST, 99, known, &[-9, 5]);
         assert_eq!(
             dispositions, "h-",
             "otherwise the key's versions in history would become visible again"
@@ -528,15 +529,15 @@ mod tests {
     }
 
     /// The dispositions of one key's versions if the horizon falls to 0 after the first one.
-    fn told_over_a_fall(inputs: Inputs, versions: &[i64]) -> String {
-        let (mut splitter, mut told, mut horizon) =
+    fn dispositions_over_a_lowered_horizon(inputs: Inputs, versions: &[i64]) -> String {
+        let (mut splitter, mut letters, mut horizon) =
             (Splitter::new(inputs, true), String::new(), keeps(99, &[]));
         let mut outside = NOTHING;
         for &version in versions {
             let stored = if version < 0 { Stored::Deleted } else { Stored::Inline(b"value") };
             let version =
                 Version { key: b"\0\0\0\x05key", glsn: Glsn(version.unsigned_abs()), stored };
-            told.push(match splitter.disposition(&version, &horizon, &mut outside).unwrap() {
+            letters.push(match splitter.disposition(&version, &horizon, &mut outside).unwrap() {
                 Disposition::Current => 'c',
                 Disposition::History { .. } => 'h',
                 Disposition::Dropped => '-',
@@ -544,13 +545,13 @@ mod tests {
             horizon = keeps(0, &[]);
             splitter.refresh();
         }
-        told
+        letters
     }
 
     #[test]
     fn an_expired_value_is_dropped_if_no_moment_sees_it_and_nothing_reappears() {
         let expiring = Stored::Inline(b"value").expiring(Expiry::from_micros(70));
-        let told = |inputs, retained: FixedHorizon, expired, mut outside: FixedFacts| {
+        let outcome = |inputs, retained: FixedHorizon, expired, mut outside: FixedFacts| {
             let (mut splitter, retained) =
                 (Splitter::new(inputs, true), Expires(retained, expired));
             let mut versions =
@@ -561,14 +562,14 @@ mod tests {
             versions.sort_by_key(|disposition| *disposition != Disposition::Current);
             (versions[0] == Disposition::Dropped, std::mem::take(splitter.limits()))
         };
-        let (dropped, limits) = told(OLDEST, keeps(12, &[]), (12, 70), NOTHING);
+        let (dropped, limits) = outcome(OLDEST, keeps(12, &[]), (12, 70), NOTHING);
         assert!(dropped);
         assert_eq!(limits.oldest_readable_in(16), Glsn(12), "moment 9 saw it");
         assert_eq!(limits.deletions_dropped_in(16), Glsn(9));
-        let (dropped, _) = told(OLDEST, keeps(12, &[10]), (10, 70), NOTHING);
+        let (dropped, _) = outcome(OLDEST, keeps(12, &[10]), (10, 70), NOTHING);
         assert!(dropped, "the pin sees that it has expired");
         let older = || FixedFacts { in_history: false, in_runs: Some(7) };
-        let (dropped, limits) = told(OLDEST, keeps(12, &[6]), (12, 70), older());
+        let (dropped, limits) = outcome(OLDEST, keeps(12, &[6]), (12, 70), older());
         assert!(dropped, "the pin is older than the value and the one that it hides");
         assert!(limits.is_readable(16, Glsn(6)) && !limits.is_readable(16, Glsn(9)));
         for (inputs, floor, pins, expired, outside) in [
@@ -579,7 +580,7 @@ mod tests {
             (OLDEST, 12, &[8], (12, 70), older()),
             (OLDEST, 12, &[], (12, 70), FixedFacts { in_history: true, in_runs: None }),
         ] {
-            let (dropped, limits) = told(inputs, keeps(floor, pins), expired, outside);
+            let (dropped, limits) = outcome(inputs, keeps(floor, pins), expired, outside);
             assert!(!dropped, "{inputs:?} {floor} {pins:?} {expired:?}");
             assert_eq!(limits.deletions_dropped_in(16), Glsn::NONE);
         }
@@ -603,32 +604,32 @@ mod tests {
     fn a_fallen_horizon_takes_effect_at_the_next_key() {
         for inputs in [OLDEST, Inputs::History] {
             assert_eq!(
-                told_over_a_fall(inputs, &[-9, 5, 3]),
+                dispositions_over_a_lowered_horizon(inputs, &[-9, 5, 3]),
                 "---",
                 "the deleted versions would become visible again"
             );
         }
-        assert_eq!(told_over_a_fall(CURRENT, &[9, 5, 3]), "c--");
+        assert_eq!(dispositions_over_a_lowered_horizon(CURRENT, &[9, 5, 3]), "c--");
         let mut splitter = Splitter::new(CURRENT, true);
-        let mut told = |key: &[u8], glsn, horizon| {
+        let mut outcome = |key: &[u8], glsn, horizon| {
             splitter.refresh();
             let version = Version { key, glsn: Glsn(glsn), stored: Stored::Inline(b"value") };
             splitter.disposition(&version, &keeps(horizon, &[]), &mut NoFacts).unwrap()
         };
-        told(b"\0\0\0\x05key", 9, 99);
-        told(b"\0\0\0\x05next", 9, 0);
-        assert_eq!(told(b"\0\0\0\x05next", 5, 99), Disposition::History { first: true });
+        outcome(b"\0\0\0\x05key", 9, 99);
+        outcome(b"\0\0\0\x05next", 9, 0);
+        assert_eq!(outcome(b"\0\0\0\x05next", 5, 99), Disposition::History { first: true });
     }
 
     #[test]
     fn a_history_version_is_dropped_once_its_successor_is_at_the_horizon() {
         let by = |glsn| FixedFacts { in_history: false, in_runs: Some(glsn) };
-        assert_eq!(told(Inputs::History, 99, by(9), &[7, 5]), "--");
-        assert_eq!(told(Inputs::History, 8, by(9), &[7, 5]), "h-");
-        assert_eq!(told(Inputs::History, 6, by(9), &[7, 5]), "hh");
-        assert_eq!(told(Inputs::History, 0, by(9), &[7, 5]), "hh");
+        assert_eq!(dispositions(Inputs::History, 99, by(9), &[7, 5]), "--");
+        assert_eq!(dispositions(Inputs::History, 8, by(9), &[7, 5]), "h-");
+        assert_eq!(dispositions(Inputs::History, 6, by(9), &[7, 5]), "hh");
+        assert_eq!(dispositions(Inputs::History, 0, by(9), &[7, 5]), "hh");
         assert_eq!(
-            told(Inputs::History, 99, NOTHING, &[7, 5]),
+            dispositions(Inputs::History, 99, NOTHING, &[7, 5]),
             "h-",
             "it stays because its successor is unknown"
         );
@@ -637,11 +638,11 @@ mod tests {
     #[test]
     fn a_moved_deletion_is_dropped_once_nothing_of_its_key_is_left() {
         let older = FixedFacts { in_history: false, in_runs: Some(5) };
-        let (gone, limits) = dispositions(Inputs::History, 99, NOTHING, &[-9, 5]);
+        let (gone, limits) = dispositions_and_limits(Inputs::History, 99, NOTHING, &[-9, 5]);
         assert_eq!((&gone[..], limits.deletions_dropped_in), ("--", vec![(5, Glsn(9))]));
-        assert_eq!(told(Inputs::History, 8, NOTHING, &[-9, 5]), "hh");
+        assert_eq!(dispositions(Inputs::History, 8, NOTHING, &[-9, 5]), "hh");
         assert_eq!(
-            told(Inputs::History, 99, older, &[-9]),
+            dispositions(Inputs::History, 99, older, &[-9]),
             "h",
             "an older run still holds what it deleted"
         );
@@ -680,8 +681,8 @@ mod tests {
             (&[3, 4, 8], "ch-h", 7),
             (&[10], "c---", 9),
         ] {
-            let (told, limits) = dispositions_at(CURRENT, &keeps(99, pins), NOTHING, &versions);
-            assert_eq!(told, expected, "{pins:?}");
+            let (letters, limits) = dispositions_at(CURRENT, &keeps(99, pins), NOTHING, &versions);
+            assert_eq!(letters, expected, "{pins:?}");
             assert_eq!(limits.oldest_readable_in(5), Glsn(floor), "{pins:?}");
             assert!(pins.iter().all(|at| limits.is_readable(5, Glsn(*at))), "{pins:?}");
             assert!(!limits.is_readable(5, Glsn(1)) && limits.is_readable(6, Glsn(1)));
@@ -690,29 +691,29 @@ mod tests {
 
     #[test]
     fn a_deletion_stays_while_a_pin_sees_what_it_hides() {
-        let told = |inputs, pins: &[u64], runs: &[u64], history: &[u64], versions: &[i64]| {
+        let outcome = |inputs, pins: &[u64], runs: &[u64], history: &[u64], versions: &[i64]| {
             dispositions_at(inputs, &keeps(99, pins), Holds { runs, history }, versions).0
         };
         let runs = [9, 7, 5];
-        assert_eq!(told(OLDEST, &[6], &runs, &[], &[-9, 7, 5]), "h-h");
-        assert_eq!(told(OLDEST, &[8], &runs, &[], &[-9, 7, 5]), "hh-");
-        assert_eq!(told(OLDEST, &[4], &runs, &[], &[-9, 7, 5]), "---", "created after the pin");
-        assert_eq!(told(OLDEST, &[9], &runs, &[], &[-9, 7, 5]), "---", "deleted at the pin");
+        assert_eq!(outcome(OLDEST, &[6], &runs, &[], &[-9, 7, 5]), "h-h");
+        assert_eq!(outcome(OLDEST, &[8], &runs, &[], &[-9, 7, 5]), "hh-");
+        assert_eq!(outcome(OLDEST, &[4], &runs, &[], &[-9, 7, 5]), "---", "created after the pin");
+        assert_eq!(outcome(OLDEST, &[9], &runs, &[], &[-9, 7, 5]), "---", "deleted at the pin");
         let history = [9, 7, 5];
-        assert_eq!(told(Inputs::History, &[6], &[], &history, &[-9, 7, 5]), "h-h");
-        assert_eq!(told(Inputs::History, &[4], &[], &history, &[-9, 7, 5]), "---");
+        assert_eq!(outcome(Inputs::History, &[6], &[], &history, &[-9, 7, 5]), "h-h");
+        assert_eq!(outcome(Inputs::History, &[4], &[], &history, &[-9, 7, 5]), "---");
     }
 
     #[test]
     fn a_pin_sees_a_version_in_history_only_up_to_the_next_one_in_the_runs() {
-        let told = |pins: &[u64], runs: &[u64]| {
+        let outcome = |pins: &[u64], runs: &[u64]| {
             let outside = Holds { runs, history: &[] };
             dispositions_at(Inputs::History, &keeps(30, pins), outside, &[7]).0
         };
-        assert_eq!(told(&[6], &[20, 9]), "-");
-        assert_eq!(told(&[8], &[20, 9]), "h");
-        assert_eq!(told(&[9, 15], &[20, 9]), "-", "both see the version at 9");
-        assert_eq!(told(&[8, 15], &[20, 9]), "h");
+        assert_eq!(outcome(&[6], &[20, 9]), "-");
+        assert_eq!(outcome(&[8], &[20, 9]), "h");
+        assert_eq!(outcome(&[9, 15], &[20, 9]), "-", "both see the version at 9");
+        assert_eq!(outcome(&[8, 15], &[20, 9]), "h");
     }
 
     #[test]

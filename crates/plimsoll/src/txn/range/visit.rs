@@ -80,7 +80,7 @@ struct Visit<'r, 't> {
 
 /// Why a visit has released its sources.
 enum Left<B> {
-    Broke(B),
+    Break(B),
     AtEnd,
     /// The view was exchanged, or the cursors could not be charged: the visit is attached again.
     Early,
@@ -117,7 +117,7 @@ impl<'r, 't> Visit<'r, 't> {
             let left = self.lend(exchange, &mut each);
             let view = self.base.detach();
             match left {
-                Ok(Left::Broke(found)) => return Ok(Some(found)),
+                Ok(Left::Break(found)) => return Ok(Some(found)),
                 Ok(Left::AtEnd) => {
                     self.settle();
                     self.range.remember(true);
@@ -174,7 +174,7 @@ impl<'r, 't> Visit<'r, 't> {
             };
             *has_any = true;
             if let ControlFlow::Break(found) = each(IndexKey::new(key).user_key(), value) {
-                return Ok(Left::Broke(found));
+                return Ok(Left::Break(found));
             }
             if range.reader().index.iterators.exchange_number() != exchange {
                 return Ok(Left::Early);
