@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Length of a sample, and the processor time that it may use.
-const LOOK: Duration = Duration::from_millis(40);
+const SAMPLE_TIME: Duration = Duration::from_millis(40);
 const BUSY_MAX: Duration = Duration::from_millis(4);
 
-/// Waits for at most `patience`; returns whether the process became quiet.
-pub(crate) fn wait(patience: Duration) -> bool {
+/// Waits for at most `timeout`; returns whether the process became quiet.
+pub(crate) fn wait(timeout: Duration) -> bool {
     let began = Instant::now();
     loop {
         let before = used();
-        std::thread::sleep(LOOK);
+        std::thread::sleep(SAMPLE_TIME);
         if used().saturating_sub(before) <= BUSY_MAX {
             return true;
         }
-        if began.elapsed() >= patience {
+        if began.elapsed() >= timeout {
             return false;
         }
     }
@@ -48,7 +48,7 @@ mod tests {
                 });
             }
             let idle = used();
-            while used() - idle < LOOK {
+            while used() - idle < SAMPLE_TIME {
                 std::thread::yield_now();
             }
             assert!(!wait(Duration::from_millis(100)));

@@ -124,9 +124,9 @@ impl Launched {
         Ok(Self { process, cgroup })
     }
 
-    /// Waits for its end; kills it after `patience`.
-    pub(crate) fn end(self, patience: Option<Duration>) -> Result<Outcome> {
-        let mut seen = self.process.end(patience)?;
+    /// Waits for its end; kills it after `timeout`.
+    pub(crate) fn end(self, timeout: Option<Duration>) -> Result<Outcome> {
+        let mut seen = self.process.end(timeout)?;
         let is_killed = matches!(seen.end, End::Signal(_));
         if is_killed && self.cgroup.as_ref().is_some_and(|cgroup| cgroup.kills() > 0) {
             seen.end = End::OutOfMemory;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::results::Results;
 
-const LOOK: Duration = Duration::from_millis(300);
+const SAMPLE_TIME: Duration = Duration::from_millis(300);
 
 /// Maximum fraction of the processors' time used by other work.
 const LIMIT: f64 = 0.1;
@@ -14,7 +14,7 @@ const LIMIT: f64 = 0.1;
 /// Samples for a moment, records how busy the processors are with other work, and warns.
 pub(crate) fn check(results: &mut Results) {
     let before = ticks();
-    std::thread::sleep(LOOK);
+    std::thread::sleep(SAMPLE_TIME);
     let Some(busy) = before.zip(ticks()).and_then(|(before, after)| share(before, after)) else {
         return;
     };

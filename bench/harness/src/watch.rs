@@ -186,9 +186,9 @@ impl Watched {
     }
 
     /// Waits for the next line of its output.
-    pub(crate) fn hear(&mut self, patience: Duration) -> Result<String> {
-        self.lines.recv_timeout(patience).map_err(|error| match error {
-            RecvTimeoutError::Timeout => anyhow!("no answer in {} s", patience.as_secs()),
+    pub(crate) fn hear(&mut self, timeout: Duration) -> Result<String> {
+        self.lines.recv_timeout(timeout).map_err(|error| match error {
+            RecvTimeoutError::Timeout => anyhow!("no answer in {} s", timeout.as_secs()),
             RecvTimeoutError::Disconnected => anyhow!("it has ended"),
         })
     }
@@ -200,7 +200,7 @@ impl Watched {
     }
 
     /// Resumes it.
-    pub(crate) fn go_on(&self) -> Result<()> {
+    pub(crate) fn resume(&self) -> Result<()> {
         kill_process(Pid::from_child(&self.child), Signal::CONT)?;
         self.is_paused.store(false, Ordering::Relaxed);
         Ok(())
@@ -212,10 +212,10 @@ impl Watched {
     }
 
     /// Waits for its end; kills it after the timeout.
-    pub(crate) fn end(mut self, patience: Option<Duration>) -> Result<Seen> {
+    pub(crate) fn end(mut self, timeout: Option<Duration>) -> Result<Seen> {
         drop(self.input.take());
         let mut output = String::new();
-        let until = patience.map(|patience| Instant::now() + patience);
+        let until = timeout.map(|timeout| Instant::now() + timeout);
         let is_late = loop {
             let left = until
                 .map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
@@ -354,7 +354,7 @@ mod tests {
         watched.pause().unwrap();
         watched.tell("two").unwrap();
         assert!(watched.hear(Duration::from_millis(50)).is_err());
-        watched.go_on().unwrap();
+        watched.resume().unwrap();
         assert_eq!(watched.hear(Duration::from_secs(60)).unwrap(), "two");
         // Leave time for the sampler to run on a busy machine.
         std::thread::sleep(Duration::from_secs(1));

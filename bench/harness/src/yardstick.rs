@@ -252,13 +252,13 @@ impl Contest<'_> {
         let mut sessions: Vec<_> = self.peers.iter().map(start).collect();
         for turn in 0..self.scale.slices {
             for i in self.rotated(turn) {
-                sessions[i].go_on();
+                sessions[i].resume();
                 sessions[i].slice();
                 sessions[i].pause();
             }
         }
         let end = |mut session: Session| {
-            session.go_on();
+            session.resume();
             let mut cell = session.end();
             cell.disk_bytes = bytes_on_disk(&self.store(cell.contestant));
             cell

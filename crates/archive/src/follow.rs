@@ -20,9 +20,9 @@ impl Stop {
     }
 
     /// Waits until it is stopped, at most this long; returns whether it is.
-    pub(crate) fn wait(&self, patience: Duration) -> bool {
+    pub(crate) fn wait(&self, timeout: Duration) -> bool {
         let stopped = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.0.1.wait_timeout_while(stopped, patience, |stopped| !*stopped);
+        let waited = self.0.1.wait_timeout_while(stopped, timeout, |stopped| !*stopped);
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }

@@ -209,7 +209,7 @@ impl Manifest {
 
     /// Names all entries in lists, and drops the earlier ones. Returns how many lists and bytes
     /// were sent.
-    pub(crate) fn list_anew(
+    pub(crate) fn rewrite_lists(
         &mut self,
         bucket: &dyn Bucket,
         entries: impl Iterator<Item = Entry>,

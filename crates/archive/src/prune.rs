@@ -38,7 +38,7 @@ pub(crate) fn prune(to: &Call<'_>, state: &mut State, keep_micros: u64) -> Resul
     let mut manifest = state.begin_manifest(to)?;
     dropped.retain(|name, _| !needed.contains_key(name));
     manifest.drop_objects(dropped.into_values());
-    manifest.list_anew(to.bucket, catalog.entries())?;
+    manifest.rewrite_lists(to.bucket, catalog.entries())?;
     state.end_manifest(to, manifest)?;
     state.catalog = catalog;
     Ok(())

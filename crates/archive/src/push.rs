@@ -231,7 +231,7 @@ fn finish(
         let most = LISTS_MAX.max(2 * state.catalog.entry_count().div_ceil(manifest::LIST_ENTRIES));
         let (lists, bytes) = match manifest.lists.len() < most {
             true => (1, manifest.list_entries(to.bucket)?),
-            false => manifest.list_anew(to.bucket, state.catalog.entries())?,
+            false => manifest.rewrite_lists(to.bucket, state.catalog.entries())?,
         };
         report.objects += lists;
         report.bytes += bytes;

@@ -2,12 +2,13 @@
 
 mod archive;
 mod branches;
-mod bring;
-mod care;
 mod cursors;
 mod dump;
 mod expiry;
+mod import;
 mod log;
+mod maintenance;
+mod recovery;
 #[cfg(feature = "replay")]
 mod replay;
 mod scripts;
@@ -16,7 +17,6 @@ mod sync;
 mod tags;
 mod undo;
 mod updates;
-mod upkeep;
 mod watch;
 
 use std::ffi::OsString;
@@ -38,12 +38,16 @@ use crate::size::parse_size;
 
 pub(crate) use self::archive::Archive;
 pub(crate) use self::branches::{Branch, BranchCreate, BranchDelete, BranchRename, OnBranch};
-pub(crate) use self::bring::{Export, ExportGit, Import, ImportGit, Load};
-pub(crate) use self::care::{Backup, Recover, Verify};
 pub(crate) use self::cursors::{Cursor, CursorAdvance, CursorCreate, CursorDrop};
 pub(crate) use self::dump::{Dump, Restore};
 pub(crate) use self::expiry::{Expire, Persist, Ttl};
+pub(crate) use self::import::{Export, ExportGit, Import, ImportGit, Load};
 pub(crate) use self::log::Log;
+pub(crate) use self::maintenance::{
+    Compact, Count as CountKeys, Keyspace, KeyspaceCompression, KeyspaceCreate, KeyspaceDrop,
+    KeyspaceRetention, KeyspaceTtl, NewTtl, RestartTime, Trim,
+};
+pub(crate) use self::recovery::{Backup, Recover, Verify};
 #[cfg(feature = "replay")]
 pub(crate) use self::replay::Replay;
 pub(crate) use self::scripts::{Batch, Shell};
@@ -54,10 +58,6 @@ pub(crate) use self::sync::{
 pub(crate) use self::tags::{Tag, TagCreate, TagDelete};
 pub(crate) use self::undo::{CherryPick, Merge, Reset, Revert, Rule};
 pub(crate) use self::updates::{Add, Append, Cas};
-pub(crate) use self::upkeep::{
-    Compact, Count as CountKeys, Keyspace, KeyspaceCompression, KeyspaceCreate, KeyspaceDrop,
-    KeyspaceRetention, KeyspaceTtl, NewTtl, RestartTime, Trim,
-};
 pub(crate) use self::watch::Watch;
 
 const EXIT_CODES: &str = "\

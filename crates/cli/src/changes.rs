@@ -25,13 +25,13 @@ use crate::output::Output;
 
 use self::fingerprint::Fingerprint;
 
-const LOOK_EVERY: Duration = Duration::from_millis(1000);
+const POLL_INTERVAL: Duration = Duration::from_millis(1000);
 /// Errors of a sync that leave nothing to sync: the segment was removed, or the file system is
 /// read-only.
 const TRIMMED_OR_READ_ONLY: [io::ErrorKind; 3] =
     [io::ErrorKind::NotFound, io::ErrorKind::InvalidInput, io::ErrorKind::ReadOnlyFilesystem];
 /// The longest delay before the follower notices Ctrl-C or a closed output.
-const NAP: Duration = Duration::from_millis(50);
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Makes the part of the log that was read durable. Only the newest segment can hold unsynced
 /// records, because creating a segment syncs the one before it.
@@ -78,14 +78,14 @@ impl<'a> Changes<'a> {
     /// Waits for a change; for at most a second if `briefly`.
     pub(crate) fn wait(&self, interrupt: &Interrupt, output: &Output, briefly: bool) -> Waited {
         loop {
-            for _ in 0..LOOK_EVERY.as_millis() / NAP.as_millis() {
-                if interrupt.came() {
+            for _ in 0..POLL_INTERVAL.as_millis() / SIGNAL_INTERVAL.as_millis() {
+                if interrupt.was_received() {
                     return Waited::Interrupted;
                 }
                 if output.reader_has_left() {
                     return Waited::ReaderLeft;
                 }
-                if self.changed_within(NAP) {
+                if self.changed_within(SIGNAL_INTERVAL) {
                     return Waited::Changed;
                 }
             }
@@ -95,12 +95,12 @@ impl<'a> Changes<'a> {
         }
     }
 
-    fn changed_within(&self, patience: Duration) -> bool {
+    fn changed_within(&self, timeout: Duration) -> bool {
         match &self.watch {
             // A signal ends the wait too.
-            Some(watch) => watch.wait(patience).unwrap_or(false),
+            Some(watch) => watch.wait(timeout).unwrap_or(false),
             None => {
-                SystemClock::new().sleep(patience);
+                SystemClock::new().sleep(timeout);
                 false
             }
         }

@@ -48,7 +48,7 @@ impl From<Exit> for ExitCode {
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// Reported to the user on stderr.
-    Said {
+    Message {
         /// The exit code.
         exit: Exit,
         /// The error and the remedy.
@@ -66,7 +66,7 @@ pub(crate) type Outcome = Result<Exit, Failure>;
 impl Failure {
     /// A failure with its own exit code.
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self::Said { exit, message: message.into(), gone: false }
+        Self::Message { exit, message: message.into(), gone: false }
     }
 
     /// The command line or its input is invalid.
@@ -91,7 +91,7 @@ impl Failure {
     /// an error.
     pub(crate) fn exit(&self) -> Option<Exit> {
         match self {
-            Self::Said { exit, .. } => Some(*exit),
+            Self::Message { exit, .. } => Some(*exit),
             Self::ReaderLeft => None,
         }
     }
@@ -99,8 +99,8 @@ impl Failure {
     /// Prepends words to the message.
     pub(crate) fn lead(self, words: &str) -> Self {
         match self {
-            Self::Said { exit, message, gone } => {
-                Self::Said { exit, message: format!("{words}{message}"), gone }
+            Self::Message { exit, message, gone } => {
+                Self::Message { exit, message: format!("{words}{message}"), gone }
             }
             Self::ReaderLeft => Self::ReaderLeft,
         }
@@ -109,8 +109,8 @@ impl Failure {
     /// Appends a sentence to the message.
     pub(crate) fn advise(self, advice: &str) -> Self {
         match self {
-            Self::Said { exit, message, gone } => {
-                Self::Said { exit, message: format!("{message}\n{advice}"), gone }
+            Self::Message { exit, message, gone } => {
+                Self::Message { exit, message: format!("{message}\n{advice}"), gone }
             }
             Self::ReaderLeft => Self::ReaderLeft,
         }
@@ -118,14 +118,16 @@ impl Failure {
 
     /// Whether the store no longer holds the requested moment.
     pub(crate) fn is_gone(&self) -> bool {
-        matches!(self, Self::Said { gone: true, .. })
+        matches!(self, Self::Message { gone: true, .. })
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Said { message, .. } => f.write_str(message.lines().next().unwrap_or_default()),
+            Self::Message { message, .. } => {
+                f.write_str(message.lines().next().unwrap_or_default())
+            }
             Self::ReaderLeft => Ok(()),
         }
     }
@@ -137,7 +139,7 @@ impl From<Error> for Failure {
         if let Some(advice) = advice(&error) {
             message = format!("{message}\n{advice}");
         }
-        Self::Said { exit: code(&error), message, gone: matches!(error, Error::Trimmed { .. }) }
+        Self::Message { exit: code(&error), message, gone: matches!(error, Error::Trimmed { .. }) }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::exit::{Exit, Failure};
 
 /// Turns a write beyond the process's file size limit into an error of that write; otherwise the
 /// signal ends the process.
-pub(crate) fn outlive_file_size_limit() -> Result<(), Failure> {
+pub(crate) fn ignore_file_size_signal() -> Result<(), Failure> {
     flag::register(SIGXFSZ, Arc::default()).map(|_| ()).map_err(no_signals)
 }
 
@@ -40,7 +40,7 @@ impl Interrupt {
     }
 
     /// From now on the first signal ends the process, as the second one does otherwise.
-    pub(crate) fn end_at_once(self) {
+    pub(crate) fn exit_on_first_signal(self) {
         // Relaxed: as in `came`.
         self.came.store(true, Ordering::Relaxed);
     }
@@ -51,7 +51,7 @@ impl Interrupt {
     }
 
     /// Whether a signal was received.
-    pub(crate) fn came(&self) -> bool {
+    pub(crate) fn was_received(&self) -> bool {
         // Relaxed: the handler passes nothing but the flag itself.
         self.came.load(Ordering::Relaxed)
     }

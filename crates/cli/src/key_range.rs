@@ -16,7 +16,7 @@ impl KeyRange {
     /// The keys that begin with `prefix`, from `from` on, before `to`.
     pub(crate) fn new(prefix: &[u8], from: Option<Vec<u8>>, to: Option<Vec<u8>>) -> Self {
         let lower = from.unwrap_or_default().max(prefix.to_vec());
-        let upper = match (to, behind_prefix(prefix)) {
+        let upper = match (to, prefix_end(prefix)) {
             (Some(to), Some(behind)) => Some(to.min(behind)),
             (to, behind) => to.or(behind),
         };
@@ -35,7 +35,7 @@ impl KeyRange {
 }
 
 /// The first key after all keys with `prefix`; `None` if there is none.
-fn behind_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     let kept = prefix.iter().rposition(|&byte| byte != 0xff)?;
     let mut behind = prefix[..=kept].to_vec();
     behind[kept] += 1;
@@ -79,9 +79,9 @@ mod tests {
 
     #[test]
     fn prefix_end_is_its_successor() {
-        assert_eq!(behind_prefix(b"ab"), Some(b"ac".to_vec()));
-        assert_eq!(behind_prefix(b"a\xff\xff"), Some(b"b".to_vec()));
-        assert_eq!(behind_prefix(b"\xff"), None);
-        assert_eq!(behind_prefix(b""), None);
+        assert_eq!(prefix_end(b"ab"), Some(b"ac".to_vec()));
+        assert_eq!(prefix_end(b"a\xff\xff"), Some(b"b".to_vec()));
+        assert_eq!(prefix_end(b"\xff"), None);
+        assert_eq!(prefix_end(b""), None);
     }
 }

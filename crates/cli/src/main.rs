@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     let cli = args::parse();
     let mut output = Output::new(cli.globals.json, cli.globals.colour);
     let outcome =
-        interrupt::outlive_file_size_limit().and_then(|()| commands::run(cli, &mut output));
+        interrupt::ignore_file_size_signal().and_then(|()| commands::run(cli, &mut output));
     end(outcome, &mut output).into()
 }
 
@@ -58,7 +58,7 @@ fn end(outcome: Outcome, output: &mut Output) -> Exit {
     match outcome.and_then(|exit| flushed.map(|()| exit)) {
         Ok(exit) => exit,
         Err(Failure::ReaderLeft) => Exit::Done,
-        Err(Failure::Said { exit, message, .. }) => {
+        Err(Failure::Message { exit, message, .. }) => {
             say(message);
             exit
         }

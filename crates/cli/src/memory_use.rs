@@ -11,7 +11,7 @@ use std::time::Duration;
 use plimsoll_disk::clock::{Clock, SystemClock};
 use plimsoll_disk::thread;
 
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Samples until the peak is requested.
 pub(crate) struct MemoryWatch {
@@ -44,7 +44,7 @@ impl MemoryWatch {
             let clock = SystemClock::new();
             // Relaxed: the threads exchange nothing but the flag itself.
             while !watched.stop.load(Ordering::Relaxed) {
-                clock.sleep(LOOK_EVERY);
+                clock.sleep(POLL_INTERVAL);
                 watched.look();
             }
         };

@@ -113,7 +113,7 @@ impl Section {
     }
 
     /// Prints a line for people before the heading, about this section and those after it.
-    pub(crate) fn led_by(self, lead: &'static str) -> Self {
+    pub(crate) fn with_lead(self, lead: &'static str) -> Self {
         Self { lead: Some(lead), ..self }
     }
 }
@@ -196,7 +196,7 @@ impl Output {
 
     /// From now on, output after the reader has closed the pipe is dropped, and the command
     /// continues.
-    pub(crate) fn outlive_reader(&mut self) {
+    pub(crate) fn ignore_closed_pipe(&mut self) {
         self.outlives_reader = true;
     }
 

@@ -38,7 +38,7 @@ pub(crate) fn options(globals: &Globals) -> Options {
 /// Opens a store read-only, beside a writer if there is one.
 pub(crate) fn open_to_read(globals: &Globals, path: &Path) -> Result<Db, Failure> {
     // A command reads once, so it gains nothing from the warm image.
-    Ok(tell_warnings(Db::open(path, options(globals).read_only(true).warm(false))?))
+    Ok(print_warnings(Db::open(path, options(globals).read_only(true).warm(false))?))
 }
 
 /// Opens a store to follow its newest commits if processes share it; otherwise like
@@ -53,19 +53,19 @@ pub(crate) fn open_member_or_reader(
     path: &Path,
 ) -> plimsoll::Result<(Db, bool)> {
     let options = options(globals).read_only(true).warm(false);
-    let read = || Ok((tell_warnings(Db::open(path, options.clone())?), false));
+    let read = || Ok((print_warnings(Db::open(path, options.clone())?), false));
     if plimsoll::members(path, &options)?.is_empty() {
         return read();
     }
     match Db::open(path, options.clone().shared(true)) {
-        Ok(db) => Ok((tell_warnings(db), true)),
+        Ok(db) => Ok((print_warnings(db), true)),
         Err(Error::InvalidInput(_) | Error::Locked { .. }) => read(),
         Err(error) => Err(error),
     }
 }
 
 /// Maximum number of attempts if another process drops the data being read.
-const LOOKS_MAX: u32 = 16;
+const ATTEMPTS_MAX: u32 = 16;
 
 /// Opens a store and reads its newest moment with `look`. If another process drops that data
 /// meanwhile, reopens and retries, a bounded number of times and only if nothing was printed.
@@ -75,7 +75,7 @@ pub(crate) fn read_newest(
     output: &mut Output,
     mut look: impl FnMut(&Db, &mut Output) -> Outcome,
 ) -> Outcome {
-    for _ in 1..LOOKS_MAX {
+    for _ in 1..ATTEMPTS_MAX {
         match look(&open_to_read(globals, path)?, output) {
             Err(failure) if failure.is_gone() && !output.has_printed() => {}
             done => return done,
@@ -126,7 +126,7 @@ pub(crate) fn open_to_write_unless(
         )
     };
     match wait::to_share(globals, interrupt, open) {
-        Ok(db) => Ok(tell_warnings(db)),
+        Ok(db) => Ok(print_warnings(db)),
         Err(failure) if is_forbidden => {
             Err(failure.advise(if path.exists() { FORBIDDEN } else { FORBIDDEN_TO_MAKE }))
         }
@@ -144,7 +144,7 @@ pub(crate) fn open_shared(path: &Path, options: Options) -> plimsoll::Result<Db>
 }
 
 /// Prints the warnings of opening the store.
-fn tell_warnings(db: Db) -> Db {
+fn print_warnings(db: Db) -> Db {
     for warning in db.warnings() {
         say(warning);
     }

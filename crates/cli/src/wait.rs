@@ -14,7 +14,7 @@ use crate::interrupt::Interrupt;
 use crate::time::show_duration;
 
 /// Interval between attempts to take the lock.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Calls `open`, which needs exclusive use of the store, until it succeeds or `--wait` is over.
 pub(crate) fn for_lock<T>(
@@ -40,7 +40,7 @@ fn wait<T>(
     remedy: &str,
     mut open: impl FnMut() -> plimsoll::Result<T>,
 ) -> Result<T, Failure> {
-    let patience = globals.wait.unwrap_or_default();
+    let timeout = globals.wait.unwrap_or_default();
     let clock = SystemClock::new();
     let begun = clock.monotonic_nanos();
     loop {
@@ -51,14 +51,14 @@ fn wait<T>(
             done => return Ok(done?),
         };
         let waited = Duration::from_nanos(clock.monotonic_nanos() - begun);
-        let left = patience.saturating_sub(waited);
+        let left = timeout.saturating_sub(waited);
         if left.is_zero() {
-            return Err(Failure::from(locked).advise(&advice(patience)));
+            return Err(Failure::from(locked).advise(&advice(timeout)));
         }
-        if interrupt.is_some_and(Interrupt::came) {
+        if interrupt.is_some_and(Interrupt::was_received) {
             return Err(Failure::new(Exit::Interrupted, "interrupted while waiting for the store"));
         }
-        clock.sleep(LOOK_EVERY.min(left));
+        clock.sleep(POLL_INTERVAL.min(left));
     }
 }
 
@@ -73,9 +73,9 @@ fn advise(who: &str, remedy: &str) -> String {
         .map_or_else(|| who.to_owned(), |who| format!("{who}{remedy}"))
 }
 
-fn advice(patience: Duration) -> String {
-    match patience.is_zero() {
+fn advice(timeout: Duration) -> String {
+    match timeout.is_zero() {
         true => "With --wait 10s this command waits for it.".to_owned(),
-        false => format!("Waited {} (--wait).", show_duration(patience)),
+        false => format!("Waited {} (--wait).", show_duration(timeout)),
     }
 }

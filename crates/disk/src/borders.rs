@@ -34,7 +34,7 @@ borders! {
     /// Spilled runs are merged into one.
     SpillsMerged,
     /// Spilled runs without overlap are concatenated.
-    SpillsStrung,
+    SpillsConcatenated,
     /// The in-memory rows of a bulk load extend its newest run.
     BulkRunContinued,
     /// A table file of a run is full, and the next one is started.
@@ -46,7 +46,7 @@ borders! {
     /// A read set is coarsened.
     ReadSetCoarsened,
     /// An iterator resumes in newer sources than those it started with.
-    WalkResumed,
+    IteratorReattached,
     /// A reader finds a value at its new place.
     ValueMoved,
     /// A merge stops while copying a value.
@@ -60,7 +60,7 @@ borders! {
     /// A reverse scan looks up the newest of many versions of a key.
     ReverseLookup,
     /// A row of the warm image is valid although the runs have newer versions of other keys.
-    RowBelieved,
+    RowValidated,
     /// A snapshot is about to be opened.
     MomentAsked,
     /// A read has acquired its sources.
@@ -68,7 +68,7 @@ borders! {
     /// A value was loaded and is about to become a row.
     ValueLoaded,
     /// An iterator has acquired its sources.
-    WalkSat,
+    IteratorAttached,
     /// An iterator skips a gap of its own transaction.
     OwnGapSkipped,
     /// A transaction pops a row that was read ahead.
@@ -82,7 +82,7 @@ borders! {
     /// A process leaves another's blind commit in the log, unapplied.
     LeftInLog,
     /// A write-only process skips ahead to the log position that the runs cover.
-    PassedOver,
+    SkippedToCheckpoint,
     /// The log is retained for a cursor that is being created.
     CursorHeld,
     /// A piece of a large value was written to a blob file.
@@ -98,7 +98,7 @@ borders! {
     /// A manifest is written, but no reader uses it yet.
     ManifestWritten,
     /// A process is about to apply another's change of keyspaces or cursors.
-    Learning,
+    OwnRecordsLoading,
     /// A batch of deletions, or of rows read ahead of pops, ends because of its size.
     BatchByBytes,
     /// A transaction that pops reaches the end.
@@ -151,7 +151,7 @@ borders! {
 pub fn hit(_: Border) {}
 
 #[cfg(feature = "testing")]
-pub use counted::{at_next, at_nth, count_here, counts, do_now, forget, hit, without_pending};
+pub use counted::{at_next, at_nth, count_here, counts, forget, hit, run_pending, without_pending};
 
 #[cfg(feature = "testing")]
 mod counted {
@@ -164,10 +164,10 @@ mod counted {
 
     static COUNTS: [AtomicU64; ALL.len()] = [const { AtomicU64::new(0) }; ALL.len()];
 
-    type Deed = Box<dyn FnOnce()>;
+    type Action = Box<dyn FnOnce()>;
 
     thread_local! {
-        static ARMED: RefCell<Option<(Border, u64, Deed)>> = const { RefCell::new(None) };
+        static ARMED: RefCell<Option<(Border, u64, Action)>> = const { RefCell::new(None) };
         static HERE: [Cell<u64>; ALL.len()] = const { [const { Cell::new(0) }; ALL.len()] };
     }
 
@@ -176,7 +176,7 @@ mod counted {
         // Relaxed: a counter that is read after all counting threads have ended.
         COUNTS[border as usize].fetch_add(1, Ordering::Relaxed);
         HERE.with(|counts| counts[border as usize].update(|count| count + 1));
-        let is_due = |(at, crossings, _): &mut (Border, u64, Deed)| {
+        let is_due = |(at, crossings, _): &mut (Border, u64, Action)| {
             *crossings -= u64::from(*at == border);
             *crossings == 0
         };
@@ -225,7 +225,7 @@ mod counted {
     }
 
     /// Runs the pending action now; returns whether there was one.
-    pub fn do_now() -> bool {
+    pub fn run_pending() -> bool {
         let armed = ARMED.with_borrow_mut(Option::take);
         armed.map(|(_, _, deed)| deed()).is_some()
     }
@@ -265,10 +265,10 @@ mod counted {
             assert_eq!(done.get(), 0);
             hit(Border::TableFull);
             hit(Border::TableFull);
-            assert_eq!((done.get(), do_now()), (1, false));
+            assert_eq!((done.get(), run_pending()), (1, false));
             let deed = Rc::clone(&done);
             at_next(Border::TableFull, move || deed.set(deed.get() + 1));
-            assert_eq!((do_now(), done.get()), (true, 2));
+            assert_eq!((run_pending(), done.get()), (true, 2));
             let deed = Rc::clone(&done);
             at_nth(Border::TableFull, 2, move || deed.set(deed.get() + 1));
             hit(Border::TableFull);

@@ -60,12 +60,12 @@ struct Line {
 /// it too and its wake-up would be lost here.
 #[derive(Default)]
 struct Waiter {
-    news: Mutex<News>,
+    wake: Mutex<Wake>,
     changed: Condvar,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum News {
+enum Wake {
     #[default]
     None,
     /// The lock was released.
@@ -78,14 +78,14 @@ enum News {
 
 impl Waiter {
     /// Returns whether the waiter still receives messages.
-    fn notify(&self, news: News) -> bool {
-        let mut last = lock(&self.news);
-        if *last == News::Gone {
+    fn notify(&self, wake: Wake) -> bool {
+        let mut last = lock(&self.wake);
+        if *last == Wake::Gone {
             return false;
         }
         // If two threads notify, the one that only releases may come last.
-        let is_first = *last == News::None;
-        *last = news.max(*last);
+        let is_first = *last == Wake::None;
+        *last = wake.max(*last);
         drop(last);
         if is_first {
             self.changed.notify_one();
@@ -94,19 +94,19 @@ impl Waiter {
     }
 
     /// Sleeps until a message arrives, and takes it.
-    fn sleep(&self) -> News {
-        let mut news = lock(&self.news);
-        while *news == News::None {
-            news = self.changed.wait(news).unwrap_or_else(PoisonError::into_inner);
+    fn sleep(&self) -> Wake {
+        let mut wake = lock(&self.wake);
+        while *wake == Wake::None {
+            wake = self.changed.wait(wake).unwrap_or_else(PoisonError::into_inner);
         }
-        std::mem::take(&mut news)
+        std::mem::take(&mut wake)
     }
 
-    /// Like [`Waiter::sleep`], but returns [`News::None`] after about `patience`.
-    fn doze(&self, patience: Duration) -> News {
-        let news = lock(&self.news);
-        let dozed = self.changed.wait_timeout_while(news, patience, |news| *news == News::None);
-        std::mem::take(&mut dozed.unwrap_or_else(PoisonError::into_inner).0)
+    /// Like [`Waiter::sleep`], but returns [`Wake::None`] after about `timeout`.
+    fn sleep_for(&self, timeout: Duration) -> Wake {
+        let wake = lock(&self.wake);
+        let slept = self.changed.wait_timeout_while(wake, timeout, |wake| *wake == Wake::None);
+        std::mem::take(&mut slept.unwrap_or_else(PoisonError::into_inner).0)
     }
 }
 
@@ -131,10 +131,10 @@ impl FairLock {
         self.spin().unwrap_or_else(|| self.wait())
     }
 
-    /// Waits for at most `patience`; `None` if the lock stays taken. A wait that finds the lock
+    /// Waits for at most `timeout`; `None` if the lock stays taken. A wait that finds the lock
     /// released and taken again starts over, so it may last longer.
-    pub fn lock_within(&self, patience: Duration) -> Option<FairGuard<'_>> {
-        self.spin().or_else(|| self.wait_within(patience))
+    pub fn lock_within(&self, timeout: Duration) -> Option<FairGuard<'_>> {
+        self.spin().or_else(|| self.wait_within(timeout))
     }
 
     /// Takes the lock if it is free.
@@ -161,7 +161,7 @@ impl FairLock {
     }
 
     #[cold]
-    fn wait_within(&self, patience: Duration) -> Option<FairGuard<'_>> {
+    fn wait_within(&self, timeout: Duration) -> Option<FairGuard<'_>> {
         let waiter = Arc::new(Waiter::default());
         self.join(&waiter);
         loop {
@@ -169,10 +169,10 @@ impl FairLock {
                 self.leave(&waiter);
                 return Some(guard);
             }
-            match waiter.doze(patience) {
-                News::Handed => return Some(FairGuard(self)),
-                News::Released => {}
-                News::None | News::Gone => return self.give_up(&waiter),
+            match waiter.sleep_for(timeout) {
+                Wake::Handed => return Some(FairGuard(self)),
+                Wake::Released => {}
+                Wake::None | Wake::Gone => return self.give_up(&waiter),
             }
         }
     }
@@ -186,7 +186,7 @@ impl FairLock {
                 self.leave(&waiter);
                 return guard;
             }
-            if waiter.sleep() == News::Handed {
+            if waiter.sleep() == Wake::Handed {
                 return FairGuard(self);
             }
         }
@@ -210,10 +210,10 @@ impl FairLock {
     fn give_up(&self, waiter: &Arc<Waiter>) -> Option<FairGuard<'_>> {
         if !self.take_out(waiter) {
             // The lock was handed to this waiter, and the message is on its way.
-            while waiter.sleep() != News::Handed {}
+            while waiter.sleep() != Wake::Handed {}
             return Some(FairGuard(self));
         }
-        if std::mem::replace(&mut *lock(&waiter.news), News::Gone) == News::Released {
+        if std::mem::replace(&mut *lock(&waiter.wake), Wake::Gone) == Wake::Released {
             self.notify_first();
         }
         None
@@ -239,7 +239,7 @@ impl FairLock {
         loop {
             let first = lock(&self.line).waiters.front().cloned();
             // If the waiter has given up, it has already left the queue; try the next one.
-            if first.is_none_or(|first| first.notify(News::Released)) {
+            if first.is_none_or(|first| first.notify(Wake::Released)) {
                 return;
             }
         }
@@ -267,14 +267,14 @@ impl FairLock {
             line.passed = 0;
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             drop(line);
-            first.notify(News::Handed);
+            first.notify(Wake::Handed);
             return;
         }
         let first = line.waiters.front().cloned();
         line.passed += u32::from(first.is_some());
         drop(line);
         self.is_held.store(false, Ordering::SeqCst);
-        let is_notified = first.is_some_and(|first| first.notify(News::Released));
+        let is_notified = first.is_some_and(|first| first.notify(Wake::Released));
         if !is_notified && self.waiting() > 0 {
             self.notify_first();
         }

@@ -44,17 +44,17 @@ unsafe extern "C" {
 /// The number of forks between this process and the first one that called [`Origin::here`].
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// The resources withheld from a child. No thread forks while another holds this lock.
-static WITHHELD: Mutex<Withheld> =
-    Mutex::new(Withheld { descriptors: Vec::new(), memory: Vec::new(), nothing: None });
+/// The resources inherited from a child. No thread forks while another holds this lock.
+static INHERITED: Mutex<Inherited> =
+    Mutex::new(Inherited { descriptors: Vec::new(), memory: Vec::new(), nothing: None });
 
 thread_local! {
     /// Held by a thread while it forks.
-    static FORKING: RefCell<Option<MutexGuard<'static, Withheld>>> = const { RefCell::new(None) };
+    static FORKING: RefCell<Option<MutexGuard<'static, Inherited>>> = const { RefCell::new(None) };
 }
 
 #[derive(Debug)]
-struct Withheld {
+struct Inherited {
     descriptors: Vec<RawFd>,
     /// Address and length of mappings.
     memory: Vec<(usize, usize)>,
@@ -62,8 +62,8 @@ struct Withheld {
     nothing: Option<OwnedFd>,
 }
 
-fn withheld() -> MutexGuard<'static, Withheld> {
-    lock(&WITHHELD)
+fn inherited() -> MutexGuard<'static, Inherited> {
+    lock(&INHERITED)
 }
 
 /// The process in which an object was created.
@@ -73,7 +73,7 @@ pub struct Origin(u32);
 impl Origin {
     /// This process.
     pub fn here() -> Self {
-        hear_of_forks();
+        register_fork_handlers();
         Self(FORKS.load(Ordering::Relaxed))
     }
 
@@ -98,7 +98,7 @@ impl Default for Origin {
     }
 }
 
-fn hear_of_forks() {
+fn register_fork_handlers() {
     static ONCE: Once = Once::new();
     if cfg!(any(miri, loom, shuttle)) {
         return;
@@ -112,7 +112,7 @@ fn hear_of_forks() {
 }
 
 extern "C" fn before() {
-    let _ = FORKING.try_with(|forking| *forking.borrow_mut() = Some(withheld()));
+    let _ = FORKING.try_with(|forking| *forking.borrow_mut() = Some(inherited()));
 }
 
 extern "C" fn in_parent() {
@@ -123,16 +123,16 @@ extern "C" fn in_child() {
     // Relaxed: see `Origin::is_foreign`.
     FORKS.fetch_add(1, Ordering::Relaxed);
     let _ = FORKING.try_with(|forking| {
-        if let Some(mut withheld) = forking.borrow_mut().take() {
-            withheld.withhold();
+        if let Some(mut inherited) = forking.borrow_mut().take() {
+            inherited.replace_all();
         }
     });
 }
 
-impl Withheld {
+impl Inherited {
     /// Replaces every descriptor and mapping. Runs once, because the child may later close
     /// descriptors and reuse their numbers. Allocates nothing.
-    fn withhold(&mut self) {
+    fn replace_all(&mut self) {
         for (descriptor, nothing) in self.descriptors.iter().zip(self.nothing.iter().cycle()) {
             // SAFETY: the descriptor is open, because its owner removes it from this list before
             // closing it. It is not closed here.
@@ -162,38 +162,38 @@ pub(crate) enum Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        let mut withheld = withheld();
+        let mut inherited = inherited();
         match self {
-            Self::Descriptor(own) => withheld.descriptors.retain(|descriptor| descriptor != own),
-            Self::Memory(own) => withheld.memory.retain(|(address, _)| address != own),
+            Self::Descriptor(own) => inherited.descriptors.retain(|descriptor| descriptor != own),
+            Self::Memory(own) => inherited.memory.retain(|(address, _)| address != own),
         }
     }
 }
 
 /// Opens a descriptor that forked children must not have. No thread forks meanwhile.
 pub(crate) fn opened(open: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<(Kept, OwnedFd)> {
-    hear_of_forks();
-    let mut withheld = withheld();
-    if withheld.nothing.is_none() {
-        withheld.nothing = Some(above_standard_streams(eventfd(0, EventfdFlags::CLOEXEC)?)?);
+    register_fork_handlers();
+    let mut inherited = inherited();
+    if inherited.nothing.is_none() {
+        inherited.nothing = Some(above_standard_streams(eventfd(0, EventfdFlags::CLOEXEC)?)?);
     }
     let descriptor = open()?;
-    withheld.descriptors.push(descriptor.as_raw_fd());
+    inherited.descriptors.push(descriptor.as_raw_fd());
     Ok((Kept::Descriptor(descriptor.as_raw_fd()), descriptor))
 }
 
 /// From now on, this memory is private and zero in a forked child. It must stay mapped until the
 /// result is dropped.
 pub(crate) fn mapped<T>(base: NonNull<T>, bytes: usize) -> Kept {
-    hear_of_forks();
+    register_fork_handlers();
     let address = base.as_ptr().expose_provenance();
-    withheld().memory.push((address, bytes));
+    inherited().memory.push((address, bytes));
     Kept::Memory(address)
 }
 
 /// No thread forks until the result is dropped. Used around process-wide mutexes, which a child
 /// would otherwise find locked.
-pub(crate) fn none_meanwhile() -> impl Sized {
-    hear_of_forks();
-    withheld()
+pub(crate) fn block_forks() -> impl Sized {
+    register_fork_handlers();
+    inherited()
 }

@@ -4,9 +4,10 @@
 //! memory in [`mem`]; disks that wrap another one in [`layer`]; with the feature `testing`,
 //! simulated faults in `lying`; what processes share in [`sharing`]; what a forked child may do in
 //! [`fork`]), memory of the system ([`machine`], [`room`]), its processors ([`processors`]), time
-//! ([`clock`]), threads ([`thread`], [`worker`], [`crew`]) and their fair lock ([`fair_lock`]),
+//! ([`clock`]), threads ([`thread`], [`worker`], [`job_pool`]) and their fair lock ([`fair_lock`]),
 //! other programs ([`command`]), randomness ([`random`]), the one checksum ([`checksum`]) and the
-//! encoding of integers ([`codec`]). The crates above never call the operating system themselves; this lets one seed
+//! encoding of integers ([`codec`]). The crates above never call the operating system themselves;
+//! this lets one seed
 //! replay a whole run.
 
 #[doc(hidden)]
@@ -15,7 +16,6 @@ pub mod checksum;
 pub mod clock;
 pub mod codec;
 pub mod command;
-pub mod crew;
 mod descriptor;
 pub mod fair_lock;
 pub mod fork;
@@ -25,6 +25,7 @@ pub mod fork;
 )]
 mod image;
 pub mod io_cause;
+pub mod job_pool;
 pub mod layer;
 #[cfg(any(test, feature = "testing"))]
 pub mod lying;

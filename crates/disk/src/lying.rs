@@ -47,7 +47,7 @@ use crate::random::Random;
 use crate::sharing::{LockFile, SharedWords};
 use crate::sharing_in_memory::SharingInMemory;
 use crate::tree::{Change, NodeId, ROOT, Tree};
-use crate::vfs::{Caching, DirEntry, DirLock, Disk, File, HERE_ALREADY, LockError, Open};
+use crate::vfs::{Caching, DirEntry, DirLock, Disk, File, HELD_BY_THIS_PROCESS, LockError, Open};
 
 const LOCK_NAME: &str = "LOCK";
 
@@ -247,7 +247,7 @@ impl LyingDisk {
         state.handles.clear();
         state.locked.clear();
         state.shared.clear();
-        state.chosen.cut_at_no_change();
+        state.chosen.cancel_cut();
         state.sweep();
         Self { state: Arc::new(Mutex::new(state)), sharing: SharingInMemory::default() }
     }
@@ -260,7 +260,7 @@ impl LyingDisk {
     /// still exists, synced or not; a later power cut may lose the unsynced ones. Cancels a
     /// scheduled cut.
     pub fn restart_process(&self) {
-        self.state().begin_anew();
+        self.state().invalidate_handles();
         self.sharing.forget_all();
     }
 
@@ -274,7 +274,7 @@ impl LyingDisk {
         let mut state = self.powered(dir).map_err(LockError::Io)?;
         let folder = state.tree.folder(dir).map_err(LockError::Io)?;
         if state.locked.contains(&folder) {
-            return Err(LockError::Held { pid: Some(PID), who: HERE_ALREADY.to_owned() });
+            return Err(LockError::Held { pid: Some(PID), who: HELD_BY_THIS_PROCESS.to_owned() });
         }
         *state.shared.entry(folder).or_default() += 1;
         Ok(LyingLock::new(self.clone(), state.generation, folder, None))
@@ -299,7 +299,7 @@ fn dead(path: &Path, why: &str) -> io::Error {
 
 impl State {
     /// Renames or links, unless the call is chosen to fail.
-    fn give_name(
+    fn change_name(
         &mut self,
         from: &Path,
         operate: impl FnOnce(&mut Tree<Bytes>) -> io::Result<Vec<Change>>,
@@ -364,11 +364,11 @@ impl State {
         for file in self.tree.files_mut() {
             file.crash(&mut self.crash_random, &mut self.injected);
         }
-        self.begin_anew();
+        self.invalidate_handles();
     }
 
     /// Invalidates all earlier handles and locks.
-    fn begin_anew(&mut self) {
+    fn invalidate_handles(&mut self) {
         self.handles.clear();
         self.locked.clear();
         self.shared.clear();
@@ -376,7 +376,7 @@ impl State {
         self.generation += 1;
         self.power_is_cut = false;
         self.cut_at_sync = None;
-        self.chosen.cut_at_no_change();
+        self.chosen.cancel_cut();
     }
 
     /// Drops nodes without a current name, a durable name or a handle.
@@ -575,7 +575,7 @@ impl Disk for LyingDisk {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.powered(from)?
-            .change(from, |state| state.give_name(from, |tree| tree.rename(from, to)))
+            .change(from, |state| state.change_name(from, |tree| tree.rename(from, to)))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -595,7 +595,8 @@ impl Disk for LyingDisk {
     }
 
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.powered(to)?.change(to, |state| state.give_name(from, |tree| tree.hard_link(from, to)))
+        self.powered(to)?
+            .change(to, |state| state.change_name(from, |tree| tree.hard_link(from, to)))
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
@@ -613,7 +614,7 @@ impl Disk for LyingDisk {
     fn locked_by(&self, dir: &Path) -> io::Result<Option<(Option<u32>, String)>> {
         let state = self.powered(dir)?;
         let folder = state.tree.folder(dir)?;
-        Ok(state.locked.contains(&folder).then(|| (Some(PID), HERE_ALREADY.to_owned())))
+        Ok(state.locked.contains(&folder).then(|| (Some(PID), HELD_BY_THIS_PROCESS.to_owned())))
     }
 
     fn lock_file(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {

@@ -17,7 +17,7 @@ use crate::sharing::{LockFile, SharedWords};
 use crate::sharing_in_memory::SharingInMemory;
 use crate::tree::{Change, NodeId, Tree};
 use crate::vfs::{
-    Caching, DirEntry, DirLock, Disk, File, HERE_ALREADY, LockError, Open, check_direct,
+    Caching, DirEntry, DirLock, Disk, File, HELD_BY_THIS_PROCESS, LockError, Open, check_direct,
 };
 
 const LOCK_NAME: &str = "LOCK";
@@ -156,7 +156,7 @@ impl Disk for MemDisk {
         if state.locked.contains(&folder) || state.shared.contains_key(&folder) {
             return Err(LockError::Held {
                 pid: Some(std::process::id()),
-                who: HERE_ALREADY.to_owned(),
+                who: HELD_BY_THIS_PROCESS.to_owned(),
             });
         }
         let path = dir.join(LOCK_NAME);
@@ -184,7 +184,7 @@ impl Disk for MemDisk {
         if state.locked.contains(&folder) {
             return Err(LockError::Held {
                 pid: Some(std::process::id()),
-                who: HERE_ALREADY.to_owned(),
+                who: HELD_BY_THIS_PROCESS.to_owned(),
             });
         }
         *state.shared.entry(folder).or_default() += 1;
@@ -202,7 +202,7 @@ impl Disk for MemDisk {
         Ok(state
             .locked
             .contains(&folder)
-            .then(|| (Some(std::process::id()), HERE_ALREADY.to_owned())))
+            .then(|| (Some(std::process::id()), HELD_BY_THIS_PROCESS.to_owned())))
     }
 
     fn lock_file(&self, path: &Path) -> io::Result<Box<dyn LockFile>> {

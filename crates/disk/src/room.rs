@@ -60,8 +60,8 @@ impl RoomGauge for OsRoomGauge {
 }
 
 fn room_of_machine(meminfo: &str) -> Option<Room> {
-    let total = number_behind(meminfo, "MemTotal:")?;
-    let available = number_behind(meminfo, "MemAvailable:")?;
+    let total = number_after(meminfo, "MemTotal:")?;
+    let available = number_after(meminfo, "MemAvailable:")?;
     Some(Room { limit_bytes: total * 1024, used_bytes: total.saturating_sub(available) * 1024 })
 }
 
@@ -101,13 +101,13 @@ fn clean_cache(stat: &str, version: Cgroups) -> u64 {
         Cgroups::V2 => (["inactive_file", "active_file"], ["file_dirty", "file_writeback"]),
     };
     let sum = |names: [&str; 2]| {
-        names.into_iter().filter_map(|name| number_behind(stat, name)).sum::<u64>()
+        names.into_iter().filter_map(|name| number_after(stat, name)).sum::<u64>()
     };
     sum(lists).saturating_sub(sum(unwritten))
 }
 
 /// The number after a name at the start of a line.
-fn number_behind(text: &str, name: &str) -> Option<u64> {
+fn number_after(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace();
         (words.next() == Some(name)).then(|| words.next()?.parse().ok())?

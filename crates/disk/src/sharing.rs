@@ -48,9 +48,9 @@ pub trait SharedWords: Send + Sync + Debug {
     /// The words.
     fn words(&self) -> &[AtomicU64];
 
-    /// Sleeps until [`SharedWords::wake`] is called for the word or `patience` is over; returns at
+    /// Sleeps until [`SharedWords::wake`] is called for the word or `timeout` is over; returns at
     /// once if the lower half of the word differs from that of `seen`. May return early.
-    fn wait(&self, at: usize, seen: u64, patience: Duration);
+    fn wait(&self, at: usize, seen: u64, timeout: Duration);
 
     /// Wakes up to `most` threads that sleep at a word.
     fn wake(&self, at: usize, most: u32);

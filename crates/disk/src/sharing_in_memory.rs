@@ -121,10 +121,10 @@ impl SharedWords for Words {
         &self.words
     }
 
-    fn wait(&self, at: usize, seen: u64, patience: Duration) {
+    fn wait(&self, at: usize, seen: u64, timeout: Duration) {
         let sleeping = lock(&self.sleeping);
         if self.words[at].load(Ordering::SeqCst) as u32 == seen as u32 {
-            drop(self.woken.wait_timeout(sleeping, patience));
+            drop(self.woken.wait_timeout(sleeping, timeout));
         }
     }
 

@@ -168,7 +168,7 @@ pub trait DirLock: Send + Sync + Debug {
 }
 
 /// The text of [`LockError::Held`] if the holder is another handle of this process.
-pub(crate) const HERE_ALREADY: &str =
+pub(crate) const HELD_BY_THIS_PROCESS: &str =
     "in this process already; share that handle, close it first, or open read-only";
 
 /// Why a folder could not be locked.

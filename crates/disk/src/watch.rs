@@ -33,14 +33,14 @@ impl Watch {
     }
 
     /// Waits until a file was written, created or removed in the folder since the watch started.
-    /// Returns `false` if none was within `patience`.
+    /// Returns `false` if none was within `timeout`.
     ///
     /// # Errors
     ///
     /// A signal arrived (`Interrupted`), or an error of the system.
-    pub fn wait(&self, patience: Duration) -> io::Result<bool> {
+    pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
         let timeout =
-            Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+            Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
         Ok(poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&timeout))? > 0)
     }
 }

@@ -44,19 +44,19 @@ pub mod sleeps {
     /// Records that the calling thread is about to sleep.
     pub(crate) fn note(time: Duration) {
         // A child that is forked meanwhile would find the mutex locked.
-        let _no_fork = fork::none_meanwhile();
+        let _no_fork = fork::block_forks();
         sleeps().insert(here(), time);
     }
 
     /// Records that the calling thread ends.
     pub(crate) fn end() {
-        let _no_fork = fork::none_meanwhile();
+        let _no_fork = fork::block_forks();
         sleeps().remove(&here());
     }
 
     /// The bounded sleep of each thread, by thread name.
     pub fn all() -> Vec<(String, Duration)> {
-        let _no_fork = fork::none_meanwhile();
+        let _no_fork = fork::block_forks();
         sleeps().iter().map(|(name, time)| (name.clone(), *time)).collect()
     }
 }
@@ -123,7 +123,7 @@ impl Bell {
     }
 
     /// From now on, it also calls `also`.
-    pub(crate) fn also_calls(&self, also: impl Fn() + Send + Sync + 'static) {
+    pub(crate) fn set_callback(&self, also: impl Fn() + Send + Sync + 'static) {
         self.state().also = Some(Arc::new(also));
     }
 
@@ -315,12 +315,12 @@ mod tests {
     fn ring_during_a_step_is_not_lost() {
         let bell = Arc::new(Bell::default());
         let (told, steps) = channel();
-        let (rung, go_on) = channel();
+        let (rung, resume_tx) = channel();
         let mut first = true;
         let step = move |woken| {
             told.send(woken).unwrap();
             if std::mem::take(&mut first) {
-                let () = go_on.recv_timeout(LONG).unwrap();
+                let () = resume_tx.recv_timeout(LONG).unwrap();
             }
             Next::Rung
         };

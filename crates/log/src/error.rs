@@ -121,7 +121,7 @@ pub enum LogError {
     /// The log cannot be opened beside other processes, because they change it all the time: open
     /// it again.
     #[error("other processes keep changing the log; try again")]
-    Restless,
+    Unsettled,
     /// The draft breaks a rule; see the message.
     #[error("the draft cannot be appended: {what}")]
     InvalidDraft {

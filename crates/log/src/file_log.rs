@@ -41,7 +41,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use plimsoll_disk::crew::Job;
+use plimsoll_disk::job_pool::Job;
 
 use crate::blob::{Blob, BlobId, BlobRef};
 use crate::draft::{Draft, Ticket};
@@ -191,14 +191,14 @@ impl FileLog {
 
     /// Until it is dropped, records are accepted even if the log's time is too far ahead of the
     /// clock.
-    pub fn let_time_lead(&self) -> TimeLead<'_> {
+    pub fn allow_time_lead(&self) -> TimeLead<'_> {
         self.log.env.is_restarting_time.store(true, Ordering::Release);
         TimeLead(&self.log.env.is_restarting_time)
     }
 
     /// Restarts the log's time at the clock, durably, if it is ahead of the clock. This ends the
     /// active segment, so the caller first appends an entry to it (under
-    /// [`FileLog::let_time_lead`]).
+    /// [`FileLog::allow_time_lead`]).
     ///
     /// # Errors
     /// `InvalidDraft` if the active segment has no entry; `Poisoned`, `ReadOnly`, the disk, the
@@ -384,7 +384,7 @@ impl FileLog {
     }
 }
 
-/// See [`FileLog::let_time_lead`].
+/// See [`FileLog::allow_time_lead`].
 #[derive(Debug)]
 pub struct TimeLead<'a>(&'a AtomicBool);
 
@@ -543,7 +543,7 @@ impl FileLog {
     }
 
     /// Waits until `next` of the bounds is beyond `glsn` and that entry is readable (durable, or
-    /// submitted in `Durability::Buffered`), until `patience` is over, or until `is_ended` returns
+    /// submitted in `Durability::Buffered`), until `timeout` is over, or until `is_ended` returns
     /// true. `is_ended` is called after each [`FileLog::wake_waiters`]. Never polls. Returns the
     /// last readable GLSN.
     ///
@@ -552,15 +552,15 @@ impl FileLog {
     pub fn wait_beyond(
         &self,
         glsn: Glsn,
-        patience: Duration,
+        timeout: Duration,
         is_ended: &dyn Fn() -> bool,
     ) -> Result<Glsn, LogError> {
         if self.log.readable() <= glsn {
             match self.log.env.members() {
-                Some(members) => wait_for_members(&self.log, members, glsn, patience, is_ended)?,
+                Some(members) => wait_for_members(&self.log, members, glsn, timeout, is_ended)?,
                 None => {
                     let is_over = || self.log.readable() > glsn || is_ended();
-                    self.log.durability.group.wait_for_news(patience, &is_over);
+                    self.log.durability.group.wait_until(timeout, &is_over);
                 }
             }
         }
@@ -656,12 +656,12 @@ impl FileLog {
     ///
     /// # Errors
     /// The disk.
-    pub fn sweep_these_blobs(
+    pub fn sweep_listed_blobs(
         &self,
         blobs: &[BlobId],
         keep: &dyn Fn(BlobId) -> bool,
     ) -> Result<u64, LogError> {
-        self.log.sweep_these(blobs, keep)
+        self.log.sweep_listed(blobs, keep)
     }
 
     /// Starts a blob file. It is durable once it is finished, so anything may name it then.

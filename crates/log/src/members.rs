@@ -56,7 +56,7 @@ use crate::members::lock::{MemberLock, Places};
 use crate::members::marks::Marks;
 use crate::members::needs::Needs;
 use crate::members::posts::Posts;
-pub use crate::members::requests::Asked;
+pub use crate::members::requests::RequestKind;
 use crate::members::requests::Requests;
 use crate::members::slots::Slots;
 pub use crate::members::slots::{Member, members_of};
@@ -65,8 +65,8 @@ use crate::members::table::{Access, Table};
 use crate::members::turns::Turns;
 use crate::members::words::{
     CELLS_AT, DURABLE, FILES_AT, FOLLOWERS, INSTANCE, JOIN, KEEPER_FILES, LAST, LAYOUT, MAGIC,
-    MEMORY_TOTAL, NEWS, POSTING, SLOT_FILES, SLOT_WORDS, SLOTS, SLOTS_AT, SLOTS_END, STATE, SYNC,
-    Slot, SlotWord, TURN, WORDS,
+    MEMORY_TOTAL, POSTING, READER_BELL, SLOT_FILES, SLOT_WORDS, SLOTS, SLOTS_AT, SLOTS_END, STATE,
+    SYNC, Slot, SlotWord, TURN, WORDS,
 };
 
 /// The folder of the locks, in the store's folder.
@@ -79,7 +79,7 @@ pub const WORDS_FILE: &str = "SHARED";
 pub const MAX_PROCESSES: usize = SLOTS;
 
 /// How long a member waits for another one before it reports that member as stalled.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// No blob file is being written.
 const NO_BLOB: u64 = u64::MAX;
@@ -141,7 +141,7 @@ struct Joining {
     disk: Arc<dyn Disk>,
     clock: Arc<dyn Clock>,
     dir: PathBuf,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Joining {
@@ -149,7 +149,7 @@ impl Joining {
         disk: &Arc<dyn Disk>,
         clock: &Arc<dyn Clock>,
         store: &Path,
-        patience: Duration,
+        timeout: Duration,
         access: Access,
     ) -> Result<Self, LogError> {
         let dir = store.join(LOCKS_DIR);
@@ -182,7 +182,7 @@ impl Joining {
             access,
             disk: Arc::clone(disk),
             clock: Arc::clone(clock),
-            patience,
+            timeout,
             dir,
             words,
         })
@@ -190,7 +190,7 @@ impl Joining {
 
     /// Takes `join`. Waits for a process that joins or leaves as long as it reports that it works.
     fn wait_to_join(&self) -> Result<(), LogError> {
-        self.join.wait_for_working(|| self.join.take(self.patience, 0, &|| false)).map(drop)
+        self.join.wait_for_working(|| self.join.take(self.timeout, 0, &|| false)).map(drop)
     }
 
     /// Takes a free slot. The caller must hold `join`.
@@ -217,13 +217,13 @@ impl Joining {
             slot,
             slot_lock,
             access: self.access,
-            said: [const { AtomicU64::new(0) }; SLOT_WORDS],
+            published: [const { AtomicU64::new(0) }; SLOT_WORDS],
             has_left: AtomicBool::new(false),
             needs_words: AtomicBool::new(false),
             disk: self.disk,
             clock: self.clock,
             dir: self.dir,
-            patience: self.patience,
+            timeout: self.timeout,
         });
         let join = Arc::new(self.join);
         let marks = Arc::new(Marks::new(&table));
@@ -277,9 +277,9 @@ impl Members {
         disk: &Arc<dyn Disk>,
         clock: &Arc<dyn Clock>,
         store: &Path,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Self, LogError> {
-        let joining = Joining::open(disk, clock, store, patience, Access::Writes)?;
+        let joining = Joining::open(disk, clock, store, timeout, Access::Writes)?;
         joining.wait_to_join()?;
         joining.take_slot(store)
     }
@@ -290,9 +290,9 @@ impl Members {
         disk: &Arc<dyn Disk>,
         clock: &Arc<dyn Clock>,
         store: &Path,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Self, LogError> {
-        let joining = Joining::open(disk, clock, store, patience, Access::Watches)?;
+        let joining = Joining::open(disk, clock, store, timeout, Access::Watches)?;
         Ok(joining.end(SLOTS, None))
     }
 
@@ -304,7 +304,7 @@ impl Members {
     pub fn begin(&self, is_first: bool, pid: u32, now_micros: u64) -> Result<(), LogError> {
         self.is_first.store(is_first, Ordering::SeqCst);
         if is_first {
-            self.make_anew()?;
+            self.initialize()?;
             self.files.record_files();
         } else if !self.table.are_words_known() {
             return Err(LogError::Format {
@@ -325,7 +325,7 @@ impl Members {
     fn enter(&self, pid: u32, now_micros: u64) {
         // Only now: until the lock's file is known to be the recorded one, the slot may belong to
         // another member.
-        self.posts.forget_posts();
+        self.posts.clear_posts();
         self.slots.note_ended(self.table.slot);
         self.slots.record_slot();
         for (word, value) in [
@@ -367,7 +367,7 @@ impl Members {
         match self.table.access {
             Access::Writes => {}
             Access::Reads => return self.join.release(),
-            Access::Watches => return self.join.release_without_words(),
+            Access::Watches => return self.join.release_unrecorded(),
         }
         // If the words were lost after another member had joined, they are not marked as complete.
         if self.is_first.load(Ordering::SeqCst)
@@ -376,7 +376,7 @@ impl Members {
             // Wake the readers of an earlier instance, which have news to read. Do so before
             // another member can join: if this process is killed here, the next one to join is a
             // first member again.
-            self.table.ring(NEWS);
+            self.table.ring(READER_BELL);
             self.table.notify();
         }
         self.table.needs_words.store(true, Ordering::SeqCst);
@@ -397,7 +397,7 @@ impl Members {
             while_waiting();
             false
         };
-        self.join.take(self.table.patience, self.table.here(), &is_needless)?;
+        self.join.take(self.table.timeout, self.table.here(), &is_needless)?;
         self.is_leaving.store(true, Ordering::SeqCst);
         if self.table.access == Access::Writes {
             // Shows read-only processes that stay open that they no longer follow any member.
@@ -416,7 +416,7 @@ impl Members {
         self.table.set(SlotWord::Pid, 0);
         // Set before the slot can belong to another member.
         self.table.has_left.store(true, Ordering::SeqCst);
-        self.keeper.give_keeping_back();
+        self.keeper.release();
         if let Some(lock) = &self.table.slot_lock {
             lock.unlock();
         }
@@ -438,9 +438,9 @@ impl Members {
         disk: &Arc<dyn Disk>,
         clock: &Arc<dyn Clock>,
         store: &Path,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Self, LogError> {
-        match Joining::open(disk, clock, store, patience, Access::Reads) {
+        match Joining::open(disk, clock, store, timeout, Access::Reads) {
             Ok(joining) => {
                 joining.wait_to_join()?;
                 match joining.take_slot(store) {
@@ -451,8 +451,8 @@ impl Members {
             Err(error) if is_forbidden(&error) => {}
             Err(error) => return Err(error),
         }
-        let watching = Joining::open(disk, clock, store, patience, Access::Watches)?;
-        watching.join.wait_for_working(|| watching.join.take_without_words(patience))?;
+        let watching = Joining::open(disk, clock, store, timeout, Access::Watches)?;
+        watching.join.wait_for_working(|| watching.join.take_unrecorded(timeout))?;
         Ok(watching.end(SLOTS, None))
     }
 
@@ -470,7 +470,7 @@ impl Members {
                 if self.table.dir.parent().is_some_and(|store| self.following.is_unused(store)) =>
             {
                 if self.table.may_write_words() {
-                    self.slots.forget_strayed()?;
+                    self.slots.clear_mismatched()?;
                 }
                 false
             }
@@ -498,7 +498,7 @@ impl Members {
     /// Initializes the words, as the first member. The values that read-only processes have
     /// published stay, and so does the durable end, which these processes use until others may
     /// join.
-    fn make_anew(&self) -> Result<(), LogError> {
+    fn initialize(&self) -> Result<(), LogError> {
         let words = self.table.words.words();
         let is_known = self.table.are_words_known();
         let (instance, total) = (self.table.word(INSTANCE), self.table.word(MEMORY_TOTAL));
@@ -511,13 +511,14 @@ impl Members {
         // instance as well.
         words[INSTANCE].store(instance.wrapping_add(1), Ordering::SeqCst);
         if is_known {
-            self.slots.forget_strayed()?;
+            self.slots.clear_mismatched()?;
         }
         let readers = if is_known { self.slots.others()? } else { Vec::new() };
         // Earlier readers may be waiting, and decrement these counters when their wait ends. A
         // counter that is too high costs some needless wake-ups.
-        let is_kept =
-            |at: &usize| [INSTANCE, FOLLOWERS, NEWS, STATE].contains(at) || DURABLE.contains(at);
+        let is_kept = |at: &usize| {
+            [INSTANCE, FOLLOWERS, READER_BELL, STATE].contains(at) || DURABLE.contains(at)
+        };
         let shared_by_all = (1..SLOTS_AT)
             .filter(|at| !is_kept(at))
             .chain(SLOTS_END..CELLS_AT)

@@ -3,11 +3,11 @@
 //! The arena reserves address space up to a ceiling. Only the chunks below `usable` may be touched.
 //!
 //! Invariants:
-//! 1. A withdrawn chunk is not resident. While any chunk of a 2 MiB block is withdrawn, the block
-//!    uses small pages, because a huge page would make the withdrawn chunk resident again. (The
-//!    system backs an untouched block with a huge page on the first touch of any byte, and its
+//! 1. A decommitted chunk is not resident. While any chunk of a 2 MiB block is decommitted, the
+//!    block uses small pages, because a huge page would make the decommitted chunk resident again.
+//!    (The system backs an untouched block with a huge page on the first touch of any byte, and its
 //!    daemon collapses partly touched blocks into huge pages.) If all chunks of a block are
-//!    withdrawn, the block has no page table either.
+//!    decommitted, the block has no page table either.
 //! 2. The bytes are initialised (zero from the start, later the last holder's contents) and stay
 //!    mapped until the arena is dropped. An address inside it is valid as long as the arena is
 //!    held.
@@ -39,8 +39,8 @@ pub(crate) struct Arena {
     usable: AtomicU32,
     ceiling: u32,
     backing: Backing,
-    /// Indexed by block: chunks that are withdrawn.
-    withdrawn: Reserved<AtomicU8>,
+    /// Indexed by block: chunks that are decommitted.
+    decommitted: Reserved<AtomicU8>,
 }
 
 // SAFETY: the arena only hands out addresses; `Chunk` controls access to the bytes.
@@ -63,8 +63,8 @@ impl Arena {
         };
         let blocks = (ceiling as usize).div_ceil(CHUNKS_PER_BLOCK);
         // SAFETY: all-zero bytes are a valid zero.
-        let withdrawn = unsafe { Reserved::zeroed(blocks, backing) }?;
-        let arena = Self { base, usable: AtomicU32::new(0), ceiling, backing, withdrawn };
+        let decommitted = unsafe { Reserved::zeroed(blocks, backing) }?;
+        let arena = Self { base, usable: AtomicU32::new(0), ceiling, backing, decommitted };
         arena.grow(chunks)?;
         Ok(arena)
     }
@@ -109,9 +109,9 @@ impl Arena {
     /// Returns the memory of an unused chunk to the system, until [`Arena::restore`]. From then on
     /// its bytes read as zeros (or unchanged, if the system cannot do this). Under the budget's
     /// lock.
-    pub(crate) fn withdraw(&self, chunk: u32) {
+    pub(crate) fn decommit(&self, chunk: u32) {
         let before =
-            self.withdrawn[chunk as usize / CHUNKS_PER_BLOCK].fetch_add(1, Ordering::Relaxed);
+            self.decommitted[chunk as usize / CHUNKS_PER_BLOCK].fetch_add(1, Ordering::Relaxed);
         if before == 0 {
             self.advise_block(chunk, rustix::mm::Advice::LinuxNoHugepage);
         }
@@ -121,8 +121,8 @@ impl Arena {
         }
     }
 
-    /// Like [`Arena::withdraw`], in one call, for chunks that were never restored nor touched.
-    pub(crate) fn withdraw_fresh(&self, chunks: Range<u32>) {
+    /// Like [`Arena::decommit`], in one call, for chunks that were never restored nor touched.
+    pub(crate) fn decommit_fresh(&self, chunks: Range<u32>) {
         let of_block = |block: usize| {
             let start = (block * CHUNKS_PER_BLOCK).max(chunks.start as usize);
             ((block + 1) * CHUNKS_PER_BLOCK).min(chunks.end as usize) - start
@@ -130,7 +130,7 @@ impl Arena {
         let blocks = chunks.start as usize / CHUNKS_PER_BLOCK
             ..(chunks.end as usize).div_ceil(CHUNKS_PER_BLOCK);
         for block in blocks.clone() {
-            self.withdrawn[block].fetch_add(of_block(block) as u8, Ordering::Relaxed);
+            self.decommitted[block].fetch_add(of_block(block) as u8, Ordering::Relaxed);
         }
         let (start, end) = (chunks.start as usize * CHUNK_BYTES, chunks.end as usize * CHUNK_BYTES);
         let usable = self.usable.load(Ordering::Relaxed) as usize * CHUNK_BYTES;
@@ -142,14 +142,14 @@ impl Arena {
     }
 
     /// Upper bound on the system's page tables if the first `usable` chunks are usable and at most
-    /// `chunks` of them are not withdrawn.
+    /// `chunks` of them are not decommitted.
     pub(crate) fn page_table_bytes(chunks: usize, usable: usize) -> usize {
-        // In the worst case each chunk that is not withdrawn lies in a block of its own.
+        // In the worst case each chunk that is not decommitted lies in a block of its own.
         chunks.min(usable.max(chunks).div_ceil(CHUNKS_PER_BLOCK)) * PAGE_TABLE_BYTES
     }
 
     /// Remaps the block of a chunk, because after `madvise` alone the system keeps the page table.
-    /// All chunks of the block must be withdrawn.
+    /// All chunks of the block must be decommitted.
     fn renew_block(&self, chunk: u32) {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
         let start = chunk as usize / CHUNKS_PER_BLOCK * BLOCK_BYTES;
@@ -178,9 +178,10 @@ impl Arena {
         self.advise_block(chunk, rustix::mm::Advice::LinuxNoHugepage);
     }
 
-    /// Allows a withdrawn chunk to be touched again. Under the budget's lock.
+    /// Allows a decommitted chunk to be touched again. Under the budget's lock.
     pub(crate) fn restore(&self, chunk: u32) {
-        if self.withdrawn[chunk as usize / CHUNKS_PER_BLOCK].fetch_sub(1, Ordering::Relaxed) == 1 {
+        if self.decommitted[chunk as usize / CHUNKS_PER_BLOCK].fetch_sub(1, Ordering::Relaxed) == 1
+        {
             self.advise_block(chunk, rustix::mm::Advice::LinuxHugepage);
         }
     }

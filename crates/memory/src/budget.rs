@@ -84,7 +84,7 @@ struct State {
     /// since. Such a chunk may be free; it is then taken last.
     out: Vec<bool>,
     /// Chunks removed from the budget when it was made smaller.
-    withdrawn: Vec<u32>,
+    decommitted: Vec<u32>,
     /// Chunks from this number on were never in the budget.
     made: u32,
     leased_bytes: u64,
@@ -221,21 +221,21 @@ impl Budget {
         self.inner.take_free(self.inner.lock(), kind).ok()
     }
 
-    /// Takes one chunk, waiting up to `patience` for one to become free.
+    /// Takes one chunk, waiting up to `timeout` for one to become free.
     ///
     /// # Errors
     /// [`OutOfBudget`] after that time; nothing is taken.
-    pub fn take_waiting(&self, kind: Kind, patience: Duration) -> Result<Chunk, OutOfBudget> {
+    pub fn take_waiting(&self, kind: Kind, timeout: Duration) -> Result<Chunk, OutOfBudget> {
         let mut waited = Duration::ZERO;
         loop {
             match self.inner.take(kind) {
                 Ok(chunk) => return Ok(chunk),
-                Err(refusal) if waited >= patience => return Err(refusal),
+                Err(refusal) if waited >= timeout => return Err(refusal),
                 Err(_) => {
                     self.inner.lock().pressure.waits += u64::from(waited.is_zero());
                     // Wait in short steps, because a chunk may also become reclaimable without
                     // being given back (a pin is dropped).
-                    let step = Duration::from_millis(5).min(patience);
+                    let step = Duration::from_millis(5).min(timeout);
                     let mut state = self.inner.lock();
                     if state.free.is_empty() {
                         state.waiting += 1;
@@ -249,16 +249,16 @@ impl Budget {
     }
 
     /// Times that chunks were given back by holders other than the reclaimers.
-    fn given(&self) -> u64 {
+    fn releases(&self) -> u64 {
         self.inner.lock().given
     }
 
-    /// Waits up to `patience` until [`Budget::given`] exceeds `seen`.
-    fn wait_given(&self, seen: u64, patience: Duration) {
+    /// Waits up to `timeout` until [`Budget::releases`] exceeds `seen`.
+    fn wait_for_release(&self, seen: u64, timeout: Duration) {
         let mut state = self.inner.lock();
         if state.given == seen {
             state.waiting += 1;
-            let waited = self.inner.freed.wait_timeout(state, patience);
+            let waited = self.inner.freed.wait_timeout(state, timeout);
             waited.expect("no code under this lock panics").0.waiting -= 1;
         }
     }
@@ -394,7 +394,7 @@ impl Inner {
         }
     }
 
-    pub(crate) fn give_back(&self, id: u32, kind: Kind) {
+    pub(crate) fn release_chunk(&self, id: u32, kind: Kind) {
         if self.origin.is_foreign() {
             return;
         }

@@ -64,7 +64,7 @@ impl<T: Copy> Buffer<T> {
             if let Some((mapping, lease)) = of.take_spare(bytes)? {
                 return Ok(Self { memory: Memory::Mapped { mapping, len: 0 }, lease: Some(lease) });
             }
-            let lease = of.like_it(bytes as u64)?;
+            let lease = of.same_kind(bytes as u64)?;
             if let Some(mapping) = Mapping::new(bytes, of.backing()) {
                 return Ok(Self { memory: Memory::Mapped { mapping, len: 0 }, lease: Some(lease) });
             }
@@ -75,7 +75,7 @@ impl<T: Copy> Buffer<T> {
                 lease: Some(lease),
             });
         }
-        let lease = of.like_it(bytes as u64)?;
+        let lease = of.same_kind(bytes as u64)?;
         Ok(Self { memory: Memory::Heap(Vec::with_capacity(capacity)), lease: Some(lease) })
     }
 
@@ -246,7 +246,7 @@ impl<T: Copy> Drop for Buffer<T> {
     fn drop(&mut self) {
         if let Some(lease) = self.lease.take() {
             match std::mem::replace(&mut self.memory, Memory::Heap(Vec::new())) {
-                Memory::Mapped { mapping, .. } => lease.give_back_with(mapping),
+                Memory::Mapped { mapping, .. } => lease.release_with(mapping),
                 heap @ Memory::Heap(_) => drop((heap, lease)),
             }
         }

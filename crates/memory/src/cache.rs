@@ -94,7 +94,7 @@ use segments::{Owner, Segments};
 use shared::Shared;
 use slot::MAX_TOUCHES;
 pub use stats::CacheStats;
-pub use warm::{BroughtBack, Census, Changes, Copied, Copies, Returning, Standing, Stopped};
+pub use warm::{Census, Changes, Copied, Copies, QueueKind, Restorable, Restored, Stopped};
 use writer::Writer;
 
 /// The smallest cache: two queues, an index, and room to move.
@@ -394,9 +394,9 @@ impl Cache {
     /// The range of places of the entries in one queue, oldest first. A place is never reused for
     /// another key. An entry keeps its place until it moves to the young end of a queue.
     /// [`Cache::insert`] may write a new value of the key in place; [`Cache::replace`] does not.
-    pub fn places(&self, standing: Standing) -> Range<u64> {
+    pub fn places(&self, queue_kind: QueueKind) -> Range<u64> {
         let writer = self.inner.lock();
-        let ends = writer.entries.queues.ends(standing.queue());
+        let ends = writer.entries.queues.ends(queue_kind.queue());
         ends.old..ends.young
     }
 
@@ -417,21 +417,28 @@ impl Cache {
     /// Returns the start of the next entry, which is at or after the end of `places` if there is
     /// none. `places` must begin at an entry: at the beginning of [`Cache::places`], or where an
     /// earlier call ended.
-    pub fn copy_entries(&self, standing: Standing, places: Range<u64>, into: &mut Copies) -> u64 {
+    pub fn copy_entries(
+        &self,
+        queue_kind: QueueKind,
+        places: Range<u64>,
+        into: &mut Copies,
+    ) -> u64 {
         into.clear();
-        warm::scan(&self.inner, standing, places, &mut |placed, touches| into.push(placed, touches))
+        warm::scan(&self.inner, queue_kind, places, &mut |placed, touches| {
+            into.push(placed, touches)
+        })
     }
 
     /// Counts the entries in this range of places of at most `largest` bytes; places as for
     /// [`Cache::copy_entries`].
     pub fn count_entries(
         &self,
-        standing: Standing,
+        queue_kind: QueueKind,
         places: Range<u64>,
         largest: usize,
     ) -> (Census, u64) {
         let mut census = Census::default();
-        let next = warm::scan(&self.inner, standing, places, &mut |placed, touches| {
+        let next = warm::scan(&self.inner, queue_kind, places, &mut |placed, touches| {
             let counts = placed.header.key_bytes + placed.header.value_bytes <= largest;
             census.entries += u32::from(counts);
             census.touches += u32::from(counts) * u32::from(touches);
@@ -451,36 +458,41 @@ impl Cache {
     }
 
     /// Prepares an entry that this cache or another had before, its value in two parts, for
-    /// [`Cache::bring_back`]. Prefetches its place in the index, so prepare several entries before
-    /// the first is restored.
-    pub fn returning<'a>(&self, key: &'a [u8], parts: [&'a [u8]; 2], touches: u8) -> Returning<'a> {
+    /// [`Cache::restore_entries`]. Prefetches its place in the index, so prepare several entries
+    /// before the first is restored.
+    pub fn restorable<'a>(
+        &self,
+        key: &'a [u8],
+        parts: [&'a [u8]; 2],
+        touches: u8,
+    ) -> Restorable<'a> {
         let shared = &self.inner.shared;
         let hash = shared.hash(key);
         shared.index.prefetch(&shared.segments, hash);
-        Returning { hash, key, parts, touches: touches.min(MAX_TOUCHES) }
+        Restorable { hash, key, parts, touches: touches.min(MAX_TOUCHES) }
     }
 
     /// Inserts entries in the protected queue, one after the other, if there is room without an
     /// eviction and the key has none. None is inserted unless `is_current` returns true, as for
     /// [`Cache::insert_if`]. The cache's lock is held for all of them.
-    pub fn bring_back(
+    pub fn restore_entries(
         &self,
-        entries: &[Returning<'_>],
+        entries: &[Restorable<'_>],
         is_current: impl FnOnce() -> bool,
-    ) -> BroughtBack {
+    ) -> Restored {
         let shared = &self.inner.shared;
         // Before the cache's lock is taken, as in `Cache::insert_if`.
         entries.iter().for_each(|entry| self.inner.loads.supersede(entry.key));
         let mut writer = self.inner.lock();
         if !is_current() {
-            return BroughtBack { entered: 0, stopped: Some(Stopped::NotCurrent) };
+            return Restored { entered: 0, stopped: Some(Stopped::NotCurrent) };
         }
-        let mut brought = BroughtBack::default();
-        for Returning { hash, key, parts, touches } in entries {
+        let mut brought = Restored::default();
+        for Restorable { hash, key, parts, touches } in entries {
             let arrival = Arrival { hash: *hash, key, value: parts, expires_at: None };
             match writer.restore(shared, &arrival, *touches) {
                 Some(entered) => brought.entered += u64::from(entered),
-                None => return BroughtBack { stopped: Some(Stopped::NoRoom), ..brought },
+                None => return Restored { stopped: Some(Stopped::NoRoom), ..brought },
             }
         }
         brought

@@ -115,7 +115,7 @@ impl Evictor {
     pub fn step(&mut self) -> Progress {
         let (frames, chunks) = self.set_watermarks();
         let victims = self.stats.victims;
-        let made = match self.take_back(chunks, frames) {
+        let made = match self.reclaim_lent(chunks, frames) {
             0 => self.free_chunks(chunks) + self.free_frames(frames),
             lent => lent,
         };
@@ -149,13 +149,13 @@ impl Evictor {
 
     /// Reclaims memory from lenders if chunks are short, or if the pool would otherwise have to
     /// evict pages. Returns the bytes freed.
-    fn take_back(&mut self, chunks: Watermarks, frames: Watermarks) -> u64 {
+    fn reclaim_lent(&mut self, chunks: Watermarks, frames: Watermarks) -> u64 {
         let mut wanted =
             batch(self.budget.room().0, chunks.high, BATCH_CHUNKS_MIN, BATCH_CHUNKS_MAX);
         if wanted == 0 && self.pool.room().free < frames.high && !self.pool.can_grow() {
             wanted = BATCH_CHUNKS_MIN;
         }
-        let given = if wanted == 0 { 0 } else { self.budget.take_back(wanted) };
+        let given = if wanted == 0 { 0 } else { self.budget.reclaim_lent(wanted) };
         let bytes = (given * CHUNK_BYTES) as u64;
         self.stats.chunk_bytes += bytes;
         self.stats.bytes += bytes;
@@ -169,7 +169,7 @@ impl Evictor {
         if wanted == 0 {
             return 0;
         }
-        let (given, victims) = self.pool.give_chunks(wanted);
+        let (given, victims) = self.pool.release_chunks(wanted);
         if given == 0 {
             // Nothing can be evicted, so callers that take more chunks need not ring. Callers that
             // evict inline still ring.

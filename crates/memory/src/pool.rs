@@ -394,12 +394,12 @@ impl Pool {
 
     /// Gives up to `wanted` chunks back to the budget. Returns the numbers of chunks given and
     /// pages evicted.
-    pub(crate) fn give_chunks(&self, wanted: usize) -> (usize, u64) {
+    pub(crate) fn release_chunks(&self, wanted: usize) -> (usize, u64) {
         let (mut given, mut victims) = (0, 0);
         while given < wanted {
             let mut keeper = self.lock();
             let before = keeper.evictions();
-            let one = keeper.give_back(&self.frames, 1);
+            let one = keeper.release_chunks(&self.frames, 1);
             victims += keeper.evictions() - before;
             if one == 0 {
                 break;
@@ -523,7 +523,7 @@ enum Step<'a> {
 
 impl Reclaim for Pool {
     fn reclaim(&self, chunks: usize) -> usize {
-        self.lock().give_back(&self.frames, chunks)
+        self.lock().release_chunks(&self.frames, chunks)
     }
 }
 
@@ -533,7 +533,7 @@ impl Drop for Pool {
         // If a page is held, only the memory of the frames stays until it is released. All other
         // memory goes back now.
         if hazard::is_any_held(&self.frames.addresses()) {
-            self.lock().give_all_back(&self.frames);
+            self.lock().release_all(&self.frames);
         }
         // SAFETY: nothing reads them after this.
         let memory = unsafe {

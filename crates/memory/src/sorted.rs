@@ -47,7 +47,7 @@ struct Thresholds {
 }
 
 impl Thresholds {
-    const SHIPPED: Self =
+    const DEFAULT: Self =
         Self { defer_from: 1024, fetched_from: 4096, deferred: [2048, 32 * 1024] };
 }
 
@@ -107,7 +107,7 @@ impl SortedMap {
             budget: budget.clone(),
             kind,
             small: Arc::clone(small),
-            thresholds: Thresholds::SHIPPED,
+            thresholds: Thresholds::DEFAULT,
             entries: Entries::new(),
             len: AtomicUsize::new(0),
             held_bytes: AtomicU64::new(0),

@@ -77,7 +77,7 @@ fn smaller_budget_releases_memory_and_ceiling_costs_none() {
     assert!(chunks.iter().all(|chunk| chunk.iter().all(|&byte| byte == 3)));
     drop((chunks, budget));
 
-    // The system provides whole huge pages, so half of each block is withdrawn before it is
+    // The system provides whole huge pages, so half of each block is decommitted before it is
     // touched.
     let before = memory()[0];
     let budget = Budget::new(64 * MIB, Backing::Mapped).unwrap();

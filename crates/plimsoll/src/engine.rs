@@ -30,7 +30,7 @@ pub(crate) mod work_steps;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use plimsoll_disk::crew::Crew;
+use plimsoll_disk::job_pool::JobPool;
 use plimsoll_disk::vfs::DirLock;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::pool::Pool;
@@ -86,7 +86,7 @@ pub(crate) struct Maintenance {
     /// Used by the background jobs of the index, or step by step.
     pub(crate) idle_time: Arc<IdleTime>,
     /// The threads of the background jobs.
-    pub(crate) crew: Arc<Crew>,
+    pub(crate) job_pool: Arc<JobPool>,
 }
 
 /// The result of opening the store.
@@ -178,7 +178,7 @@ impl Engine {
         self.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         drop(no_backup);
         self.committer.wakers.stop();
-        self.maintenance.crew.end();
+        self.maintenance.job_pool.end();
         left.and(flushed).and(closed)
     }
 
@@ -188,7 +188,8 @@ impl Engine {
         self.committer.sequencer.at_durable(|applied| {
             let (memtables, runs) = (&self.reader.index.memtables, &self.reader.index.runs);
             let limit_bytes = memtables.limit_bytes();
-            if memtables.unflushed().is_some_and(|active| active.leaves_little(limit_bytes)) {
+            if memtables.unflushed().is_some_and(|active| active.is_too_small_to_flush(limit_bytes))
+            {
                 runs.note_durable()
             } else {
                 memtables.flush_up_to(applied)
@@ -210,7 +211,7 @@ impl Engine {
         let handles = (&self.io, &self.reader, &self.committer, &self.catalog, &self.space);
         std::mem::forget((handles.0.clone(), handles.1.clone(), handles.2.clone()));
         std::mem::forget((handles.3.clone(), handles.4.clone(), self.maintenance.pool.clone()));
-        std::mem::forget(self.maintenance.crew.clone());
+        std::mem::forget(self.maintenance.job_pool.clone());
     }
 }
 
@@ -295,10 +296,10 @@ mod tests {
         put(&store, b"one");
         let follower = &store.shared().follower;
         // Loading fails at times for lack of memory, and is then retried.
-        follower.is_to_learn.store(true, Ordering::Release);
+        follower.must_load_records.store(true, Ordering::Release);
         let may_be_freed = || steps::may_be_freed(&store.space).unwrap();
         assert_eq!(may_be_freed(), None);
-        follower.is_to_learn.store(false, Ordering::Release);
+        follower.must_load_records.store(false, Ordering::Release);
         assert!(may_be_freed().is_some());
     }
 
@@ -316,7 +317,7 @@ mod tests {
         let follower = &store.shared().follower;
         let horizon = || store.catalog.horizon.retained(1).floor;
         assert_eq!(horizon(), store.visible());
-        follower.is_to_learn.store(true, Ordering::Release);
+        follower.must_load_records.store(true, Ordering::Release);
         assert_eq!(horizon(), Glsn::NONE);
     }
 }

@@ -21,7 +21,7 @@ use crate::index::manifest::names::manifest_name;
 use crate::index::run::ends::{check_blobs, check_footer, check_header};
 use crate::index::run::guide::check_guide;
 use crate::index::run::inner::check_inner;
-use crate::index::run::leaf::{Leaf, Sought, Stepped, check_leaf};
+use crate::index::run::leaf::{Leaf, SeekResult, Stepped, check_leaf};
 use crate::txn::payload::{Payload, Writes};
 
 /// Bytes of a manifest's head, and of the blocks that its checksum covers
@@ -58,7 +58,7 @@ pub fn run_page(payload: &[u8]) {
 fn walk_leaf(payload: &[u8], fixed: Option<Glsn>, wanted: &[u8]) -> Option<()> {
     let leaf = Leaf::new(payload, fixed)?;
     let mut key = Vec::new();
-    if let Some(Sought::At(spot, _)) = leaf.seek(wanted, Glsn(3)) {
+    if let Some(SeekResult::At(spot, _)) = leaf.seek(wanted, Glsn(3)) {
         let _ = leaf.found_key(&spot, wanted, &mut key);
     }
     let mut spot = leaf.spot(0, &mut key)?;

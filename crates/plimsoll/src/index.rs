@@ -26,6 +26,7 @@ pub(crate) mod blob_bytes;
 pub(crate) mod compaction;
 pub(crate) mod env;
 pub(crate) mod gaps;
+pub(crate) mod iter;
 pub(crate) mod manifest;
 pub(crate) mod memtables;
 mod pace;
@@ -37,7 +38,6 @@ pub(crate) mod shared;
 pub(crate) mod sources;
 #[cfg(test)]
 mod tests;
-pub(crate) mod walk;
 pub(crate) mod write;
 
 use std::sync::Arc;
@@ -47,13 +47,13 @@ use crate::index::background::Jobs;
 use crate::index::compaction::Compaction;
 use crate::index::env::{Context, Env, Horizon};
 use crate::index::gaps::Gaps;
+use crate::index::iter::handle::Iterators;
 use crate::index::manifest::Manifest;
 use crate::index::memtables::Memtables;
 use crate::index::pace::Throttle;
 use crate::index::runs::Runs;
 use crate::index::shared::follow::Following;
 use crate::index::sources::Sources;
-use crate::index::walk::seat::Seats;
 use crate::types::error::Result;
 use crate::types::stats::IndexStats;
 
@@ -63,7 +63,7 @@ use crate::types::stats::IndexStats;
 pub(crate) struct OpenIndex {
     pub(crate) env: Arc<Env>,
     /// The iterators.
-    pub(crate) seats: Arc<Seats>,
+    pub(crate) iterators: Arc<Iterators>,
     /// The view of all sources.
     pub(crate) sources: Arc<Sources>,
     /// The gaps of deleted keys that scans share.
@@ -87,17 +87,17 @@ impl OpenIndex {
         manifest: Manifest,
         horizon: Arc<dyn Horizon>,
     ) -> Result<Arc<Self>> {
-        let has_jobs = context.background && !context.duty.is_read_only();
+        let has_jobs = context.background && !context.role.is_read_only();
         let env = Arc::new(Env::new(context, horizon));
-        let seats = Seats::new(&env.context.budget, &env.context.pool)?;
-        let runs = Arc::new(Runs::open(&env, &seats, manifest)?);
-        env.context.budget.add_reclaimer(Arc::downgrade(&seats) as _);
+        let iterators = Iterators::new(&env.context.budget, &env.context.pool)?;
+        let runs = Arc::new(Runs::open(&env, &iterators, manifest)?);
+        env.context.budget.add_reclaimer(Arc::downgrade(&iterators) as _);
         let following = Arc::new(Following::new(&runs));
         let memtables = Arc::new(Memtables::new(&runs, &following)?);
         let compaction = Arc::new(Compaction::new(&runs)?);
         let throttle = Throttle::new(&runs, &memtables, &compaction);
         let jobs = if has_jobs {
-            Jobs::start(&env.context.crew, &env, &runs, &memtables, &compaction)?
+            Jobs::start(&env.context.job_pool, &env, &runs, &memtables, &compaction)?
         } else {
             Jobs::none()
         };
@@ -105,7 +105,7 @@ impl OpenIndex {
             sources: Arc::clone(&runs.sources),
             gaps: Arc::clone(&runs.sources.view().gaps),
             env,
-            seats,
+            iterators,
             runs,
             following,
             memtables,

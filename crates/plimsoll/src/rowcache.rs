@@ -68,7 +68,7 @@ const EXPIRES: u64 = 1 << 63;
 const BUDGET_BYTES_A_SLOT: u64 = 512;
 
 /// The number of fills between two checks of how memory is divided.
-const FILLS_BETWEEN_LOOKS: u64 = 64;
+const FILLS_PER_CHECK: u64 = 64;
 
 /// The row cache of a store; empty if it is disabled.
 pub(crate) struct RowCache {
@@ -178,9 +178,9 @@ impl RowCache {
     /// well; a store that only writes or scans has none.
     pub(crate) fn return_lent(&self) {
         let Some(kept) = &self.kept else { return };
-        kept.large.iter().for_each(|large| large.give_back());
+        kept.large.iter().for_each(|large| large.release());
         let cache = kept.cache();
-        while kept.balance.give_back(&cache, &kept.budget) {}
+        while kept.balance.return_lent(&cache, &kept.budget) {}
     }
 
     /// Whether it contains no row.
@@ -440,9 +440,9 @@ impl Kept {
             return;
         }
         // Relaxed: an independent counter.
-        if self.fills.fetch_add(1, Ordering::Relaxed).is_multiple_of(FILLS_BETWEEN_LOOKS) {
-            self.large.iter().for_each(|large| large.give_back());
-            let is_lent = self.balance.look(&self.cache(), &self.pool, &self.budget);
+        if self.fills.fetch_add(1, Ordering::Relaxed).is_multiple_of(FILLS_PER_CHECK) {
+            self.large.iter().for_each(|large| large.release());
+            let is_lent = self.balance.rebalance(&self.cache(), &self.pool, &self.budget);
             self.is_lent.store(is_lent, Ordering::Relaxed);
         }
     }
@@ -465,7 +465,7 @@ impl Kept {
 /// Sampled by the key, because counting all such reads would make every reader write to one memory
 /// location.
 fn is_sampled(key: &[u8]) -> bool {
-    checksum(0, key).is_multiple_of(FILLS_BETWEEN_LOOKS)
+    checksum(0, key).is_multiple_of(FILLS_PER_CHECK)
 }
 
 /// The largest part of a budget that the row cache may ever use.

@@ -149,7 +149,7 @@ struct Work {
     took_all: bool,
     /// Whether the old image was rejected.
     rejected: bool,
-    /// The keeper term ([`crate::index::env::duty::Duty::term`]) in which the savers know what is
+    /// The keeper term ([`crate::index::env::role::Role::term`]) in which the savers know what is
     /// on disk.
     term: Option<u64>,
     /// No work before this time: the allowance is used up until then.
@@ -206,7 +206,7 @@ impl Warm {
             rows_saver: RowsSaver::new(due),
             took_all: true,
             rejected: false,
-            term: context.index.env.duty().term(),
+            term: context.index.env.role().term(),
             not_before: 0,
             at_once_nanos: AT_ONCE_NANOS,
         };
@@ -272,7 +272,7 @@ impl Core {
             if woken == Woken::TimedOut {
                 core.step();
             }
-            Next::Within(core.patience())
+            Next::Within(core.time_to_next())
         };
         let alarm = move || alarmed.context.index.compaction.set_may_settle(true);
         Worker::start("plimsoll-warm", &Arc::new(Bell::default()), alarm, step)
@@ -293,7 +293,7 @@ impl Core {
             return Progress::Idle;
         }
         let bytes = if work.saver.is_due(now) {
-            work.rows_saver.come_along(now);
+            work.rows_saver.bring_forward(now);
             self.note(Saved::Pages, work.saver.step(&self.context, &self.counts, now))
         } else if work.rows_saver.due() <= now {
             self.note(Saved::RowCache, work.rows_saver.step(&self.context, &self.counts, now))
@@ -312,7 +312,7 @@ impl Core {
             (None, None) => return 0,
         };
         let step = step.unwrap_or_else(|rejection| self.reject(work, &rejection));
-        step.segment.into_iter().for_each(|segment| work.saver.knows(segment));
+        step.segment.into_iter().for_each(|segment| work.saver.note_on_disk(segment));
         if let Some(took_all) = step.ended {
             work.took_all &= took_all;
             if work.rows_restorer.take().is_none() {
@@ -335,7 +335,7 @@ impl Core {
         let (rows, pages) = (work.rows_restorer.take(), work.restorer.take());
         work.rejected = true;
         let may_pass = matches!(rejection, Rejection::Unread { .. });
-        if !may_pass && self.context.index.env.duty().may_write() {
+        if !may_pass && self.context.index.env.role().may_write() {
             // Without the removal, every open would reject the same files again until a process
             // writes its own image. Files that cannot be removed are left.
             let (disk, dir) = (&*self.context.disk, &self.context.dir);
@@ -347,7 +347,7 @@ impl Core {
             };
         }
         // Beside a writing process, the image may be newer than this process's view of the log.
-        if self.context.index.env.duty().may_write()
+        if self.context.index.env.role().may_write()
             || !matches!(rejection, Rejection::Ahead { .. })
         {
             let text =
@@ -360,7 +360,7 @@ impl Core {
     }
 
     fn may_save(&self, work: &mut Work, now: u64) -> bool {
-        let term = self.context.index.env.duty().term();
+        let term = self.context.index.env.role().term();
         // The folder may belong to another store by now.
         if term.is_none() || self.context.log.check_own().is_err() {
             return false;
@@ -413,14 +413,14 @@ impl Core {
     }
 
     /// The time until the next work is due.
-    fn patience(&self) -> Duration {
+    fn time_to_next(&self) -> Duration {
         let work = lock(&self.work);
         let now = self.context.clock.monotonic_nanos();
         let next = match work.is_restoring() {
             true => work.not_before,
             false if self.context.read_only => return Duration::MAX,
             // This process may become the keeper.
-            false if !self.context.index.env.duty().may_write() => {
+            false if !self.context.index.env.role().may_write() => {
                 return self.context.interval;
             }
             false => work.not_before.max(work.saver.due().min(work.rows_saver.due())),

@@ -62,8 +62,8 @@ fn walks_bytes(db: &Db) -> usize {
         .memory
         .by_kind
         .iter()
-        .find(|(kind, _)| *kind == "walks")
-        .expect("`walks` is one of the kinds");
+        .find(|(kind, _)| *kind == "iterators")
+        .expect("`iterators` is one of the kinds");
     *bytes as usize
 }
 
@@ -223,7 +223,7 @@ fn values_lent_by_iterators_are_charged_and_refused_beyond_the_budget() {
         walks.push(walk);
     };
     assert!(
-        matches!(&refusal, Error::OutOfBudget(_)) && refusal.to_string().contains("Walks"),
+        matches!(&refusal, Error::OutOfBudget(_)) && refusal.to_string().contains("Iterators"),
         "{refusal}"
     );
     assert!((20..270).contains(&walks.len()), "{} of 60 KB each", walks.len());

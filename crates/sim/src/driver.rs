@@ -338,7 +338,7 @@ impl Driver {
         disk.flip_bits(0.0);
         disk.fill_up(None);
         disk.slow_down(None);
-        disk.fail_nothing_to_come();
+        disk.cancel_failures();
         let Excuses { stopped, sync, budget, .. } = self.excuses;
         self.excuses = Excuses { stopped, sync, budget, ..Excuses::default() };
     }

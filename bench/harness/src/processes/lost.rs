@@ -40,8 +40,8 @@ const FILL_MILLIS: u64 = 5000;
 const SLACK_BYTES: u64 = 4 << 20;
 
 /// Maximum wait for the space to be freed.
-const PATIENCE: Duration = Duration::from_secs(15);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const TIMEOUT: Duration = Duration::from_secs(15);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// `lost`: a process that only has a snapshot open is stopped, resumed, and finally killed.
 pub(super) fn lost(run: &mut Run<'_>) -> Result<()> {
@@ -90,12 +90,12 @@ pub(super) fn lost(run: &mut Run<'_>) -> Result<()> {
 
     let (_, held) =
         watch_size(&folder, || fleet.ask(|_, start_nanos| large(FILL_MILLIS, start_nanos)));
-    fleet.tell(|_| large(PATIENCE.as_millis() as u64, 0))?;
+    fleet.tell(|_| large(TIMEOUT.as_millis() as u64, 0))?;
     std::thread::sleep(Duration::from_millis(200));
     let killed = Instant::now();
     sleeper.kill()?;
     let (mut gone, mut back) = (None, None);
-    while killed.elapsed() < PATIENCE {
+    while killed.elapsed() < TIMEOUT {
         if gone.is_none()
             && plimsoll::members(&folder, &plimsoll::Options::new())?.len() as u64 == COMMITTERS
         {
@@ -104,11 +104,11 @@ pub(super) fn lost(run: &mut Run<'_>) -> Result<()> {
         if back.is_none() && bytes_on_disk(&folder) <= usual + SLACK_BYTES {
             back = Some(killed.elapsed());
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_INTERVAL);
     }
     fleet.hear()?;
     let seconds =
-        |time: Option<Duration>| time.map_or(PATIENCE.as_secs_f64(), |time| time.as_secs_f64());
+        |time: Option<Duration>| time.map_or(TIMEOUT.as_secs_f64(), |time| time.as_secs_f64());
     println!(
         "{} MiB at most without a floor, {} MiB under the floor of the one that was killed; it is \
          no longer listed after {} s, the space is freed {}",
@@ -116,7 +116,7 @@ pub(super) fn lost(run: &mut Run<'_>) -> Result<()> {
         held >> 20,
         number(seconds(gone)),
         back.map_or_else(
-            || format!("not within {} s: {} MiB", PATIENCE.as_secs(), bytes_on_disk(&folder) >> 20),
+            || format!("not within {} s: {} MiB", TIMEOUT.as_secs(), bytes_on_disk(&folder) >> 20),
             |back| format!("after {} s", number(back.as_secs_f64()))
         )
     );
@@ -134,7 +134,7 @@ fn watch_size<T>(folder: &Path, work: impl FnOnce() -> T) -> (T, u64) {
             let mut most = 0;
             while !is_over.load(Ordering::Relaxed) {
                 most = bytes_on_disk(folder).max(most);
-                std::thread::sleep(LOOK_EVERY);
+                std::thread::sleep(POLL_INTERVAL);
             }
             most
         });

@@ -26,7 +26,7 @@ const THREAD_BYTES: u64 = 64 << 10;
 const ROWS_TO_MEMORY: f64 = 1.25;
 const ROW_BYTES: u64 = 208;
 
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Gets of the last process.
 const FIRST: u64 = 1000;
@@ -44,7 +44,7 @@ fn watch<T>(pids: &[u32], work: impl FnOnce() -> T) -> (T, Memory) {
                 most.own_bytes = most.own_bytes.max(now.own_bytes);
                 most.mapped_bytes = most.mapped_bytes.max(now.mapped_bytes);
                 most.threads = most.threads.max(now.threads);
-                std::thread::sleep(LOOK_EVERY);
+                std::thread::sleep(POLL_INTERVAL);
             }
             most
         });

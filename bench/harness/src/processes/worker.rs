@@ -33,7 +33,7 @@ const TICK: &[u8] = b"tick";
 const BEGIN_TURNS: u64 = 20;
 
 /// How long a process waits for an item that does not arrive.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Args, Debug)]
 pub(crate) struct ProcessesWorker {
@@ -287,10 +287,10 @@ impl Worker {
         let (mut last, mut began_before) = (first, now_nanos());
         while last < first + until {
             ensure!(
-                start.elapsed() < PATIENCE,
+                start.elapsed() < TIMEOUT,
                 "commit {} was not seen within {} s",
                 last + 1,
-                PATIENCE.as_secs()
+                TIMEOUT.as_secs()
             );
             let began = now_nanos();
             let seen = self.store.number(TICK)?;

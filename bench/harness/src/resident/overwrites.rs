@@ -17,7 +17,7 @@ const VALUE_BYTES: usize = 1000;
 const BATCH: u64 = 100;
 
 /// How often the folder's size is sampled.
-const LOOK: Duration = Duration::from_millis(50);
+const SAMPLE_TIME: Duration = Duration::from_millis(50);
 
 pub(super) fn play(
     store: &dyn Peer,
@@ -41,7 +41,7 @@ pub(super) fn play(
                 commit.put(&random_key(random.u64(0..rows)), &value)
             })
         })?;
-        if looked.elapsed() > LOOK {
+        if looked.elapsed() > SAMPLE_TIME {
             peak = peak.max(bytes_on_disk(folder));
             looked = Instant::now();
         }

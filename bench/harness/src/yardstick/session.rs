@@ -13,7 +13,7 @@ use crate::launch::{Launched, Limit};
 use crate::peer::PeerKind;
 
 /// Longer than opening, closing, or one excess operation can take.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A process that may have failed; then it is not used any more.
 pub(crate) struct Session {
@@ -37,7 +37,7 @@ impl Session {
         match started {
             Ok(launched) => {
                 session.launched = Some(launched);
-                session.attempt(|_, launched| launched.process.hear(PATIENCE).map(drop));
+                session.attempt(|_, launched| launched.process.hear(TIMEOUT).map(drop));
             }
             Err(error) => session.cell.fail(format!("{error:#}")),
         }
@@ -48,7 +48,7 @@ impl Session {
     pub(crate) fn warm(&mut self, time: Duration) {
         self.attempt(|_, launched| {
             launched.process.tell(&format!("warm {}", time.as_millis()))?;
-            launched.process.hear(time + PATIENCE).map(drop)
+            launched.process.hear(time + TIMEOUT).map(drop)
         });
     }
 
@@ -58,7 +58,7 @@ impl Session {
         self.attempt(|cell, launched| {
             let before = launched.process.counters()?;
             launched.process.tell(&format!("slice {}", time.as_millis()))?;
-            let answer = launched.process.hear(time + PATIENCE)?;
+            let answer = launched.process.hear(time + TIMEOUT)?;
             anyhow::ensure!(
                 cell.note_slice(&answer, before, launched.process.counters()?),
                 "no answer: {answer:?}"
@@ -72,20 +72,20 @@ impl Session {
         self.attempt(|_, launched| launched.process.pause());
     }
 
-    pub(crate) fn go_on(&mut self) {
-        self.attempt(|_, launched| launched.process.go_on());
+    pub(crate) fn resume(&mut self) {
+        self.attempt(|_, launched| launched.process.resume());
     }
 
     /// Closes the store and ends the process.
     pub(crate) fn end(mut self) -> Cell {
         if let Some(launched) = self.launched.take() {
             // A build waits for its merges.
-            let patience = if matches!(self.row, Row::Build | Row::Build16k) {
-                5 * PATIENCE
+            let timeout = if matches!(self.row, Row::Build | Row::Build16k) {
+                5 * TIMEOUT
             } else {
-                PATIENCE
+                TIMEOUT
             };
-            self.cell.end_of(launched.end(Some(patience)));
+            self.cell.end_of(launched.end(Some(timeout)));
         }
         self.cell
     }

@@ -21,10 +21,10 @@ use crate::stderr::say;
 use crate::store;
 
 /// Maximum number of attempts if another process drops the files being read.
-const LOOKS_MAX: u32 = 16;
+const ATTEMPTS_MAX: u32 = 16;
 
 /// How long the command sleeps before it checks for a signal.
-const NAP: Duration = Duration::from_millis(50);
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(globals: &Globals, args: &Args, output: &mut Output) -> Outcome {
     let interrupt = Interrupt::listen()?;
@@ -37,7 +37,7 @@ pub(crate) fn run(globals: &Globals, args: &Args, output: &mut Output) -> Outcom
         return follow(args, &mut archiver, &interrupt, output);
     }
     let report = archiver.pass().map_err(interrupted)?;
-    tell_damage(&report);
+    warn_of_damage(&report);
     let is_base = if report.is_base { "yes" } else { "no" };
     let facts = [
         Fact::new("newest GLSN", report.glsn.to_string(), report.glsn.0),
@@ -64,7 +64,7 @@ fn follow(
         let passed = archiver.pass();
         let is_again = match passed {
             Ok(report) => {
-                tell_damage(&report);
+                warn_of_damage(&report);
                 said.clear();
                 if report.objects > 0 {
                     print_pass(&report, output)?;
@@ -87,11 +87,11 @@ fn follow(
         // A store that is opened for each pass is left alone at least half of the time.
         let pause = if archiver.member.is_some() { args.every } else { args.every.max(2 * took) };
         while Duration::from_nanos(clock.monotonic_nanos() - begun) < pause {
-            if interrupt.came() {
+            if interrupt.was_received() {
                 return Ok(Exit::Interrupted);
             }
             let passed = Duration::from_nanos(clock.monotonic_nanos() - begun);
-            clock.sleep(NAP.min(pause.saturating_sub(passed)));
+            clock.sleep(SIGNAL_INTERVAL.min(pause.saturating_sub(passed)));
         }
         if is_again || archiver.member.is_some() {
             // A commit changes the files before it is durable, and a member reads it only once it
@@ -123,7 +123,7 @@ fn passes(error: &Error) -> bool {
     )
 }
 
-fn tell_damage(report: &PushReport) {
+fn warn_of_damage(report: &PushReport) {
     for Damage { object, what } in &report.damage {
         say(format_args!("damaged: {object}: {what}; continuing from an earlier manifest"));
     }
@@ -162,7 +162,7 @@ struct Archiver<'a> {
 impl Archiver<'_> {
     fn pass(&mut self) -> Result<PushReport, Error> {
         let mut pass = self.try_pass();
-        for _ in 1..LOOKS_MAX {
+        for _ in 1..ATTEMPTS_MAX {
             match pass {
                 // Another process dropped the files meanwhile.
                 Err(Error::Store(StoreError::Trimmed { .. } | StoreError::Behind { .. })) => {

@@ -31,14 +31,14 @@ pub(crate) fn run(globals: &Globals, args: &Backup, output: &mut Output) -> Outc
     if !args.verify {
         return Ok(made);
     }
-    if interrupt.came() {
+    if interrupt.was_received() {
         return Err(Failure::new(
             Exit::Interrupted,
             "interrupted. The backup is made, and was not checked.",
         ));
     }
     // Verification only reads, so it can be stopped at any moment.
-    interrupt.end_at_once();
+    interrupt.exit_on_first_signal();
     let found = plimsoll::verify(&args.destination, store::options(globals), &mut |_| {})?;
     output
         .report("The backup is made, and was checked.", |output| verify::print(&found, output))?;

@@ -26,7 +26,7 @@ pub(crate) fn run(globals: &Globals, args: &Batch, output: &mut Output) -> Outco
     // Before opening the store, so that an unreadable file does not leave an empty store behind.
     let mut input = Input::find(&args.file)?.open_until(&interrupt)?;
     // The commits must not depend on how much of the output is read.
-    output.outlive_reader();
+    output.ignore_closed_pipe();
     let db = store::open_to_write_unless(
         Some(&interrupt),
         globals,
@@ -88,7 +88,7 @@ fn run_lines(
 ) -> Result<Ended, Failure> {
     let mut missing = false;
     while lines.next()? {
-        if interrupt.came() {
+        if interrupt.was_received() {
             return Ok(Ended::Interrupted { before: lines.number });
         }
         let Some(statement) = parse(&lines.line).map_err(Failure::usage)? else { continue };
@@ -98,7 +98,7 @@ fn run_lines(
             Done::Quit => break,
         }
     }
-    match interrupt.came() {
+    match interrupt.was_received() {
         true => Ok(Ended::Interrupted { before: lines.number + 1 }),
         false => Ok(Ended::AtEnd { missing }),
     }
@@ -135,10 +135,10 @@ fn finish(
             ))
         }
         Err(Failure::ReaderLeft) => Err(Failure::ReaderLeft),
-        Err(Failure::Said { exit, message, .. }) if whole => {
+        Err(Failure::Message { exit, message, .. }) if whole => {
             Err(Failure::new(exit, format!("line {line}: {message}\nNothing was committed.")))
         }
-        Err(Failure::Said { exit, message, .. }) => {
+        Err(Failure::Message { exit, message, .. }) => {
             let so_far = match session.settle() {
                 Ok(glsn) => committed_so_far(glsn),
                 Err(_) => "; whether the lines before it are committed is unknown".to_owned(),

@@ -34,7 +34,7 @@ fn list(db: &Db, output: &mut Output) -> Result<(), Failure> {
 
 /// Describes a cursor's position for people.
 pub(crate) fn place(db: &Db, next: u64) -> String {
-    match behind(db, next) {
+    match entries_after(db, next) {
         0 => format!("reads GLSN {next} next, nothing is left to read"),
         entries => {
             format!(
@@ -46,7 +46,7 @@ pub(crate) fn place(db: &Db, next: u64) -> String {
 }
 
 /// The number of entries after a cursor.
-pub(crate) fn behind(db: &Db, next: u64) -> u64 {
+pub(crate) fn entries_after(db: &Db, next: u64) -> u64 {
     (db.newest().0 + 1).saturating_sub(next)
 }
 
@@ -55,7 +55,7 @@ fn print_one(db: &Db, name: &str, next: u64, output: &mut Output) -> Result<(), 
         Reader::People => output.line(&format!("{name} {}", place(db, next))),
         Reader::Pipe => output.fields(&[name.as_bytes(), next.to_string().as_bytes()]),
         Reader::Json => {
-            output.json(&json!({ "name": name, "next": next, "behind": behind(db, next) }))
+            output.json(&json!({ "name": name, "next": next, "behind": entries_after(db, next) }))
         }
     }
 }

@@ -5,7 +5,7 @@ use plimsoll_git::{Export, ExportCounts};
 
 use crate::args::{ExportGit, Globals};
 use crate::bytes::show_bytes;
-use crate::commands::import::report::tell;
+use crate::commands::import::report::print_items;
 use crate::effort::Effort;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt::Interrupt;
@@ -29,10 +29,10 @@ pub(crate) fn run(globals: &Globals, args: &ExportGit, output: &mut Output) -> O
         return Ok(Exit::Interrupted);
     };
     let why = "Git does not accept these keys as paths, or another key is a folder of theirs";
-    tell(&counts.unfit, ["key", "keys"], why, |key| show_bytes(&key[..key.len().min(200)]));
+    print_items(&counts.unfit, ["key", "keys"], why, |key| show_bytes(&key[..key.len().min(200)]));
     let why = "Git does not accept these names, or another branch has the same one; rename them \
                with `plimsoll branch rename`";
-    tell(&counts.branches, ["branch", "branches"], why, Clone::clone);
+    print_items(&counts.branches, ["branch", "branches"], why, Clone::clone);
     let written = count_of(counts.commits, "commit was exported", "commits were exported");
     output.report(&format!("However, {written}."), |output| {
         output.facts(&facts(&counts, &effort, limit_bytes, output.reader()))
@@ -50,7 +50,7 @@ fn export(
     let progress = Progress::of_items(Some(export.count_commits()), "commits");
     while export.next_commit()? {
         progress.set(export.counts().commits);
-        if interrupt.came() {
+        if interrupt.was_received() {
             return Ok(None);
         }
     }

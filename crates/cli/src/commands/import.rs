@@ -39,7 +39,7 @@ pub(crate) fn run(globals: &Globals, args: &ImportGit, output: &mut Output) -> O
     let ended = apply(&mut import, args, &interrupt);
     let counts = import.into_counts();
     let ended = close(db, ended);
-    report::tell_left_out(&counts);
+    report::print_left_out(&counts);
     match ended {
         Ok((ended, limit_bytes)) => {
             output.report(&format!("However, {}.", imported(&counts)), |output| {
@@ -83,7 +83,7 @@ fn apply(
     interrupt: &Interrupt,
 ) -> Result<Ended, Failure> {
     if let Some(cut) = import.cut() {
-        tell_cut(cut, args);
+        print_cut(cut, args);
     }
     let progress = progress(import)?;
     while import.next_commit()? {
@@ -92,14 +92,14 @@ fn apply(
         if progress.visible() {
             progress.say(report::in_words(counts));
         }
-        if interrupt.came() {
+        if interrupt.was_received() {
             return Ok(Ended::Interrupted);
         }
     }
     Ok(Ended::Complete)
 }
 
-fn tell_cut(cut: Cut, args: &ImportGit) {
+fn print_cut(cut: Cut, args: &ImportGit) {
     match cut {
         Cut::Missing { first } => {
             say(format_args!(

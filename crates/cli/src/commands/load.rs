@@ -36,7 +36,7 @@ pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcom
     let layout = layout(format, args)?;
     let rows = Ahead::of(move || layout.open(input))?;
     // Before opening the store, so that an unreadable file does not leave an empty store behind.
-    if !rows.wait_until_open(|| interrupt.came())? {
+    if !rows.wait_until_open(|| interrupt.was_received())? {
         drop(progress);
         say("interrupted. Nothing was loaded.");
         return Ok(Exit::Interrupted);
@@ -71,7 +71,7 @@ pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcom
         output.facts(&facts)
     })?;
     if counts.interrupted {
-        say(format_args!("interrupted. {}", counts.how_to_go_on));
+        say(format_args!("interrupted. {}", counts.resume_advice));
         return Ok(Exit::Interrupted);
     }
     Ok(Exit::Done)

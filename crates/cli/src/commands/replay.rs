@@ -40,7 +40,7 @@ pub(crate) fn run(globals: &Globals, args: &Replay, output: &mut Output) -> Outc
     for policy in &policies {
         let done = replays.replay(*policy, memory_bytes)?;
         sections.push(Section::new(policy.name(), done.facts(memory_bytes)));
-        if interrupt.came() {
+        if interrupt.was_received() {
             break;
         }
     }
@@ -48,7 +48,7 @@ pub(crate) fn run(globals: &Globals, args: &Replay, output: &mut Output) -> Outc
     if let Some(path) = &args.curve {
         replays.draw_curve(&policies, memory_bytes, path)?;
     }
-    Ok(if interrupt.came() { Exit::Interrupted } else { Exit::Done })
+    Ok(if interrupt.was_received() { Exit::Interrupted } else { Exit::Done })
 }
 
 fn without_doubles(policies: &[Policy]) -> Vec<Policy> {
@@ -149,8 +149,8 @@ impl Replays<'_> {
         let mut opened = self.open()?;
         let watch = MemoryWatch::start();
         let mut replay = plimsoll_replay::Replay::new(policy, memory_bytes, self.args.largest)?;
-        replay.run(&mut *opened.requests, || self.interrupt.came())?;
-        if replay.tally().requests == 0 && !self.interrupt.came() {
+        replay.run(&mut *opened.requests, || self.interrupt.was_received())?;
+        if replay.tally().requests == 0 && !self.interrupt.was_received() {
             return Err(Failure::usage(format!(
                 "{}: the trace has no requests",
                 self.file.path().display()
@@ -172,7 +172,7 @@ impl Replays<'_> {
             let mut points = Vec::new();
             for bytes in &memories {
                 let done = self.replay(*policy, *bytes)?;
-                if self.interrupt.came() {
+                if self.interrupt.was_received() {
                     say(format_args!("interrupted; {} was not written", path.display()));
                     return Ok(());
                 }

@@ -48,7 +48,7 @@ fn print(db: &Db, args: &Scan, range: KeyRange, output: &mut Output) -> Outcome 
     while let Err(stop) =
         if by_key { walk.print_by_key(output) } else { walk.print(keys_only, output) }
     {
-        walk.pass_damage(stop, &mut past, output)?;
+        walk.skip_damage(stop, &mut past, output)?;
     }
     Ok(if past.skipped == 0 { Exit::Done } else { Exit::Corrupt })
 }
@@ -129,7 +129,11 @@ impl Walk {
                 Ok(None) => break Ok(Stopped::AtEnd),
                 Err(Error::OutOfBudget(_)) if !keys_only => break Ok(Stopped::AtLarge),
                 Err(error) => {
-                    break Err(behind_rows(error, self.rows + printed, self.snapshot.at().0));
+                    break Err(explain_partial_scan(
+                        error,
+                        self.rows + printed,
+                        self.snapshot.at().0,
+                    ));
                 }
             }
         };
@@ -144,7 +148,7 @@ impl Walk {
     }
 
     /// After a read error, reports the unreadable key and, if requested, resumes after it.
-    fn pass_damage(
+    fn skip_damage(
         &mut self,
         failure: Stop,
         past: &mut PastDamage,
@@ -156,7 +160,7 @@ impl Walk {
         }
         let bounds =
             (self.lower.as_ref().map(Vec::as_slice), self.upper.as_ref().map(Vec::as_slice));
-        let Some(skipped) = self.snapshot.pass_damage(&self.keyspace, bounds, self.reverse)? else {
+        let Some(skipped) = self.snapshot.skip_damage(&self.keyspace, bounds, self.reverse)? else {
             // A second read succeeded.
             return if past.skips { Ok(()) } else { Err(error.into()) };
         };
@@ -222,7 +226,7 @@ impl Walk {
 
     fn value(&self, key: &[u8]) -> Result<plimsoll::ValueReader, Stop> {
         let value = self.snapshot.get_reader(&self.keyspace, key)?;
-        Ok(value.expect("the walk saw the key in the same snapshot"))
+        Ok(value.expect("the scan saw the key in the same snapshot"))
     }
 }
 
@@ -248,7 +252,7 @@ fn cause(error: io::Error) -> Stop {
 }
 
 /// Explains why an iterator ended after `rows` rows.
-fn behind_rows(error: Error, rows: u64, at: u64) -> Stop {
+fn explain_partial_scan(error: Error, rows: u64, at: u64) -> Stop {
     let failure = Failure::from(error.clone());
     if rows == 0 || !failure.is_gone() {
         return error.into();

@@ -33,7 +33,7 @@ pub(crate) fn run(globals: &Globals, args: &Shell, output: &mut Output) -> Outco
     let keyspace = args.keyspace.keyspace.clone();
     let opened = Opened { db: &db, globals, store: &args.store };
     let outcome = match io::stdin().is_terminal() {
-        true => converse(opened, args, is_newest, branch, keyspace, output),
+        true => run_interactive(opened, args, is_newest, branch, keyspace, output),
         false => run_lines(opened, branch, keyspace, output),
     };
     store::close_after_commits(db);
@@ -41,7 +41,7 @@ pub(crate) fn run(globals: &Globals, args: &Shell, output: &mut Output) -> Outco
 }
 
 /// Interactive mode: an error is shown, and the prompt returns.
-fn converse(
+fn run_interactive(
     opened: Opened<'_>,
     args: &Shell,
     is_newest: bool,
@@ -98,7 +98,7 @@ fn answer_all(
         match done {
             Ok(Done::Quit) => return Ok(()),
             Ok(Done::Yes | Done::Missing) => {}
-            Err(Failure::Said { message, .. }) => {
+            Err(Failure::Message { message, .. }) => {
                 output.flush()?;
                 say(message);
             }

@@ -10,7 +10,7 @@ use plimsoll_disk::vfs::Disk;
 use serde_json::json;
 
 use crate::args::{Globals, Stat};
-use crate::commands::cursor::{behind, place};
+use crate::commands::cursor::{entries_after, place};
 use crate::commands::tag;
 use crate::commands::warm;
 use crate::exit::{Exit, Failure, Outcome};
@@ -55,7 +55,7 @@ pub(crate) fn print(globals: &Globals, args: &Stat, db: &Db, output: &mut Output
         Section::new("log", of_log(&stats)),
         Section::new("index", of_index(&stats)),
         Section::new("warm", warm::facts_of(globals, &args.store, db)),
-        Section::new("opening", of_opening(&stats)).led_by(OWN_PROCESS),
+        Section::new("opening", of_opening(&stats)).with_lead(OWN_PROCESS),
         Section::new("index", of_index_work(&stats)),
         Section::new("io", of_io(&stats)),
         Section::new("memory", of_memory(&stats)),
@@ -166,7 +166,7 @@ fn of_keyspace(keyspace: &KeyspaceInfo, size: &KeyspaceSize) -> Fact {
 }
 
 fn of_cursor(db: &Db, cursor: &CursorInfo) -> Fact {
-    let value = json!({ "next": cursor.next.0, "behind": behind(db, cursor.next.0) });
+    let value = json!({ "next": cursor.next.0, "behind": entries_after(db, cursor.next.0) });
     Fact::new(cursor.name.clone(), place(db, cursor.next.0), value).verbatim()
 }
 

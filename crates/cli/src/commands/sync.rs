@@ -50,7 +50,7 @@ pub(crate) fn fetch(globals: &Globals, args: &Fetch, output: &mut Output) -> Out
     let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
     let (remote, branch) = (&args.remote, &args.branch);
     let moved =
-        patiently(globals, || db.fetch(remote, branch), |error| of_other(&db, remote, error))?;
+        wait_for_other(globals, || db.fetch(remote, branch), |error| of_other(&db, remote, error))?;
     report(db, &Change::of(format!("{remote}/{branch}"), &moved), output, print)
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn push(globals: &Globals, args: &Push, output: &mut Output) -> Outco
         true => db.push_forced(&args.remote, &args.branch),
         false => db.push(&args.remote, &args.branch),
     };
-    let moved = patiently(globals, push, |error| explain(&db, error))?;
+    let moved = wait_for_other(globals, push, |error| explain(&db, error))?;
     report(db, &Change::of(args.branch.clone(), &moved), output, print)
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn pull(globals: &Globals, args: &Pull, output: &mut Output) -> Outco
     let (remote, name) = (&args.remote, &args.branch);
     let before = tip(&db, name)?;
     let pull = || db.pull(remote, name);
-    let change = match patiently(globals, pull, |error| of_other(&db, remote, error))? {
+    let change = match wait_for_other(globals, pull, |error| of_other(&db, remote, error))? {
         Pulled::Conflicts(found) => {
             let theirs = format!("{remote}/{name}");
             let what = format!("changed on {name} and on {theirs}; nothing was written to {name}");
@@ -108,7 +108,7 @@ pub(crate) fn pull(globals: &Globals, args: &Pull, output: &mut Output) -> Outco
 }
 
 /// Runs an exchange, and waits for the other store if a process has it for itself (`--wait`).
-fn patiently<T>(
+fn wait_for_other<T>(
     globals: &Globals,
     mut exchange: impl FnMut() -> plimsoll::Result<T>,
     explain: impl FnOnce(Error) -> Failure,

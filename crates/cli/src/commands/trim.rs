@@ -20,19 +20,20 @@ pub(crate) fn run(globals: &Globals, args: &Trim, output: &mut Output) -> Outcom
     };
     let first_before = db.log().bounds().first;
     let first = db.log().trim(until)?;
-    let why_nothing = (first == first_before).then(|| why_nothing(&db, first, until));
+    let explain_nothing_freed =
+        (first == first_before).then(|| explain_nothing_freed(&db, first, until));
     store::close_after_commits(db);
     let mut facts = vec![Fact::new("first GLSN", first.to_string(), first.0)];
     facts.extend(disk_use::freed(bytes_before, bytes_on_disk(&args.store)));
     output.report(&format!("The log begins at GLSN {first}."), |output| output.facts(&facts))?;
-    if let Some(why) = why_nothing {
+    if let Some(why) = explain_nothing_freed {
         say(format_args!("nothing was freed: {why}"));
     }
     Ok(Exit::Done)
 }
 
 /// Explains why a trim freed nothing.
-fn why_nothing(db: &Db, first: Glsn, until: Glsn) -> String {
+fn explain_nothing_freed(db: &Db, first: Glsn, until: Glsn) -> String {
     if until <= first {
         return format!("the log has no entry before GLSN {until}");
     }

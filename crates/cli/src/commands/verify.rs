@@ -13,7 +13,7 @@ use crate::size::{count_of, show_size};
 use crate::store;
 
 /// Maximum number of attempts beside a process that writes.
-const LOOKS_MAX: u32 = 16;
+const ATTEMPTS_MAX: u32 = 16;
 
 pub(crate) fn run(globals: &Globals, args: &Verify, output: &mut Output) -> Outcome {
     if let Some(archive) = archive::find(&args.store)? {
@@ -28,7 +28,7 @@ pub(crate) fn run(globals: &Globals, args: &Verify, output: &mut Output) -> Outc
         .map_err(Failure::from)
     };
     let mut report = look();
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..ATTEMPTS_MAX {
         match &report {
             // Another process dropped the data meanwhile.
             Err(failure) if failure.is_gone() => report = look(),

@@ -42,7 +42,7 @@ pub(crate) fn run(globals: &Globals, args: Watch, output: &mut Output) -> Outcom
             let rest = Deleted { name: &name, keyspace: keyspace.name(), prefix: &prefix };
             printer.print_all(&mut db.log().commits(start)?, Some(&rest), &interrupt, output)?;
             output.flush()?;
-            return match (printer.left, interrupt.came()) {
+            return match (printer.left, interrupt.was_received()) {
                 (0, _) => Ok(Exit::Done),
                 (_, true) => Ok(Exit::Interrupted),
                 _ => Err(followed.deleted()),
@@ -59,7 +59,7 @@ pub(crate) fn run(globals: &Globals, args: Watch, output: &mut Output) -> Outcom
             return Ok(Exit::Done);
         }
         let ended = clock.monotonic_nanos();
-        if interrupt.came() {
+        if interrupt.was_received() {
             return Ok(Exit::Interrupted);
         }
         match changes.wait(&interrupt, output, false) {
@@ -110,7 +110,7 @@ impl Printer {
         interrupt: &Interrupt,
         output: &mut Output,
     ) -> Result<(), Failure> {
-        while self.left > 0 && !interrupt.came() {
+        while self.left > 0 && !interrupt.was_received() {
             let commit = match commits.next_timeout(Duration::ZERO) {
                 Ok(Some(commit)) => commit,
                 Ok(None) => return Ok(()),

@@ -22,7 +22,7 @@ const BLOCK_BYTES: usize = 128 * 1024;
 const WAKING_BYTES: usize = 32 * 1024;
 
 /// Rows that arrive slowly are handed over after this time.
-const PATIENCE: Duration = Duration::from_millis(20);
+const FLUSH_AFTER: Duration = Duration::from_millis(20);
 
 /// Rows in file order.
 #[derive(Debug, Default)]
@@ -88,7 +88,7 @@ impl Block {
         self.bytes.len() + self.rows.len() * size_of::<Row>()
     }
 
-    fn is_worth_waking(&self) -> bool {
+    fn must_wake(&self) -> bool {
         self.held_bytes() >= WAKING_BYTES || self.end.is_some()
     }
 }
@@ -128,9 +128,9 @@ impl Shared {
             |state: &mut State| state.block.held_bytes() >= BLOCK_BYTES && !state.is_abandoned;
         let mut state =
             self.changed.wait_while(self.lock(), full).unwrap_or_else(PoisonError::into_inner);
-        let was_worth_waking = state.block.is_worth_waking();
+        let was_worth_waking = state.block.must_wake();
         add(&mut state.block);
-        if !was_worth_waking && state.block.is_worth_waking() {
+        if !was_worth_waking && state.block.must_wake() {
             self.changed.notify_one();
         }
         !state.is_abandoned
@@ -154,7 +154,7 @@ impl Ahead {
         loop {
             let pending = |state: &mut State| state.opened.is_none() && state.block.end.is_none();
             let waited =
-                self.shared.changed.wait_timeout_while(self.shared.lock(), PATIENCE, pending);
+                self.shared.changed.wait_timeout_while(self.shared.lock(), FLUSH_AFTER, pending);
             let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
             match state.opened.take() {
                 Some(opened) => return opened.map(|()| true),
@@ -168,8 +168,8 @@ impl Ahead {
 
     /// Takes the queued rows. Waits briefly if there are few; the block may be empty.
     pub(crate) fn take(&self) -> Block {
-        let few = |state: &mut State| !state.block.is_worth_waking();
-        let waited = self.shared.changed.wait_timeout_while(self.shared.lock(), PATIENCE, few);
+        let few = |state: &mut State| !state.block.must_wake();
+        let waited = self.shared.changed.wait_timeout_while(self.shared.lock(), FLUSH_AFTER, few);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
         let block = std::mem::take(&mut state.block);
         self.shared.changed.notify_one();

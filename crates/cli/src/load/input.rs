@@ -21,7 +21,7 @@ use crate::interrupt::Interrupt;
 use super::{Format, compressed};
 
 /// The longest time between two checks for a signal.
-const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const SIGNAL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Some programs write it at the start of a file to mark UTF-8 text.
 pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -98,13 +98,13 @@ impl Input {
 /// pipe may deliver them in pieces and a first row may be shorter.
 fn beginning(reader: &mut impl Read) -> Vec<u8> {
     let mut beginning = Vec::new();
-    let goes_on = |read: &[u8]| {
+    let is_incomplete = |read: &[u8]| {
         let mut known = compressed::magics().chain([BYTE_ORDER_MARK]);
         known.any(|known| known.len() > read.len() && known.starts_with(read))
     };
     let mut byte = [0];
     // Reading rows returns the same error again and reports it.
-    while goes_on(&beginning) && reader.read_exact(&mut byte).is_ok() {
+    while is_incomplete(&beginning) && reader.read_exact(&mut byte).is_ok() {
         beginning.extend_from_slice(&byte);
     }
     beginning
@@ -177,7 +177,7 @@ impl Read for UntilInterrupted {
                 return Ok(0);
             }
             // A signal ends the wait, unless it arrived just before.
-            match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&LOOK)) {
+            match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&SIGNAL_INTERVAL)) {
                 Ok(0) | Err(Errno::INTR) => continue,
                 Ok(_) => {}
                 Err(errno) => return Err(errno.into()),

@@ -60,7 +60,7 @@ impl<R: BufRead> Records<R> {
     /// skipped whole.
     pub(super) fn next(&mut self) -> Result<Option<u64>, Problem> {
         if let Some(state) = self.bad.take() {
-            self.pass_rest(state)?;
+            self.skip_rest(state)?;
         }
         loop {
             let first_line = self.line;
@@ -125,7 +125,7 @@ impl<R: BufRead> Records<R> {
                         state
                     }
                     (State::Returned, _) if self.quotes => {
-                        self.bad = Some(self.behind(State::Plain, byte));
+                        self.bad = Some(self.skip_byte(State::Plain, byte));
                         self.input.consume(used);
                         return Err(Problem::of_row(
                             self.line,
@@ -188,7 +188,7 @@ impl<R: BufRead> Records<R> {
     }
 
     /// Skips the rest of a malformed record.
-    fn pass_rest(&mut self, mut state: State) -> Result<(), Problem> {
+    fn skip_rest(&mut self, mut state: State) -> Result<(), Problem> {
         loop {
             let buffer = self.input.fill_buf().map_err(|error| Problem::unreadable(&error))?;
             if buffer.is_empty() {
@@ -202,7 +202,7 @@ impl<R: BufRead> Records<R> {
                 let byte = bytes[used];
                 used += 1;
                 complete = byte == b'\n' && !matches!(state, State::Quoted(_));
-                state = self.behind(state, byte);
+                state = self.skip_byte(state, byte);
                 self.line += u64::from(byte == b'\n');
             }
             self.input.consume(used);
@@ -213,7 +213,7 @@ impl<R: BufRead> Records<R> {
     }
 
     /// The state after a byte of a malformed record, in which no byte is an error.
-    fn behind(&self, state: State, byte: u8) -> State {
+    fn skip_byte(&self, state: State, byte: u8) -> State {
         match (state, byte) {
             (State::Quoted(opened), b'"') => State::MaybeClosed(opened),
             (State::Quoted(opened), _) | (State::MaybeClosed(opened), b'"') => {

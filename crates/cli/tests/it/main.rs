@@ -13,7 +13,6 @@ mod bad_input;
 mod batch;
 mod beside;
 mod branches;
-mod care;
 #[path = "../../../git/tests/it/comparison.rs"]
 mod comparison;
 mod completions;
@@ -31,6 +30,7 @@ mod load;
 mod load_bad_rows;
 mod load_stops;
 mod locks;
+mod maintenance;
 mod merges;
 mod moments;
 mod reads_and_writes;

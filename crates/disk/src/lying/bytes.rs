@@ -28,7 +28,7 @@ enum Change {
 
 /// The outcome of one unsynced write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum WriteOutcome {
     Whole,
     Torn,
     Lost,
@@ -36,8 +36,8 @@ enum Fate {
 
 /// The outcome of all unsynced writes of a file.
 #[derive(Debug)]
-struct Fates {
-    writes: Vec<Fate>,
+struct WriteOutcomes {
+    writes: Vec<WriteOutcome>,
     /// The number of length changes that took effect: those of the first writes and truncations,
     /// because file systems keep the order of length changes.
     lens_kept: usize,
@@ -67,8 +67,8 @@ impl Bytes {
     /// Decides now which writes a crash will leave. Readers see everything until then, and no later
     /// sync saves lost writes.
     pub(crate) fn fail_sync(&mut self, random: &mut Random, injected: &mut Injected) {
-        let fates = choose_fates(self.unsynced.len(), random);
-        self.durable = self.survivors(&fates, random, injected);
+        let outcomes = choose_outcomes(self.unsynced.len(), random);
+        self.durable = self.survivors(&outcomes, random, injected);
         self.unsynced.clear();
     }
 
@@ -101,18 +101,23 @@ impl Bytes {
         self.unsynced.push(Unsynced { change, len_after: self.current.len() });
     }
 
-    fn survivors(&self, fates: &Fates, random: &mut Random, injected: &mut Injected) -> Image {
+    fn survivors(
+        &self,
+        outcomes: &WriteOutcomes,
+        random: &mut Random,
+        injected: &mut Injected,
+    ) -> Image {
         let mut image = self.durable.clone();
-        for (i, (unsynced, fate)) in self.unsynced.iter().zip(&fates.writes).enumerate() {
+        for (i, (unsynced, outcome)) in self.unsynced.iter().zip(&outcomes.writes).enumerate() {
             match &unsynced.change {
-                Change::SetLen(len) if i < fates.lens_kept => image.set_len(*len),
+                Change::SetLen(len) if i < outcomes.lens_kept => image.set_len(*len),
                 Change::SetLen(_) => {}
                 Change::Write { offset, bytes } => {
-                    survive(&mut image, bytes, *offset, *fate, random, injected)
+                    survive(&mut image, bytes, *offset, *outcome, random, injected)
                 }
             }
         }
-        let last_kept = fates.lens_kept.checked_sub(1).map(|i| &self.unsynced[i]);
+        let last_kept = outcomes.lens_kept.checked_sub(1).map(|i| &self.unsynced[i]);
         image.set_len(last_kept.map_or(self.durable.len(), |unsynced| unsynced.len_after));
         image
     }
@@ -132,14 +137,14 @@ fn survive(
     image: &mut Image,
     bytes: &[u8],
     offset: u64,
-    fate: Fate,
+    outcome: WriteOutcome,
     random: &mut Random,
     injected: &mut Injected,
 ) {
-    match fate {
-        Fate::Whole => image.write(bytes, offset),
-        Fate::Lost => injected.lost_writes += 1,
-        Fate::Torn => {
+    match outcome {
+        WriteOutcome::Whole => image.write(bytes, offset),
+        WriteOutcome::Lost => injected.lost_writes += 1,
+        WriteOutcome::Torn => {
             let kept: Vec<bool> =
                 sectors(offset, bytes.len()).map(|_| random.chance(0.5)).collect();
             for ((start, end), _) in
@@ -168,29 +173,32 @@ fn sectors(offset: u64, len: usize) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// Draws the fates of `count` writes: all lost, all kept, a prefix kept with a torn write after it,
-/// or each independently.
+/// Draws the outcomes of `count` writes: all lost, all kept, a prefix kept with a torn write after
+/// it, or each independently.
 ///
 /// Most real crashes look like the first three, which would hardly ever occur if each of many
 /// writes were drawn independently.
-fn choose_fates(count: usize, random: &mut Random) -> Fates {
+fn choose_outcomes(count: usize, random: &mut Random) -> WriteOutcomes {
     let any = |random: &mut Random| random.below(count as u64 + 1) as usize;
     match random.below(8) {
-        0 => Fates { writes: vec![Fate::Lost; count], lens_kept: any(random) },
-        1 => Fates { writes: vec![Fate::Whole; count], lens_kept: count },
+        0 => WriteOutcomes { writes: vec![WriteOutcome::Lost; count], lens_kept: any(random) },
+        1 => WriteOutcomes { writes: vec![WriteOutcome::Whole; count], lens_kept: count },
         2 | 3 => {
             let whole = any(random);
-            let mut writes = vec![Fate::Lost; count];
-            writes[..whole].fill(Fate::Whole);
+            let mut writes = vec![WriteOutcome::Lost; count];
+            writes[..whole].fill(WriteOutcome::Whole);
             let torn = (whole + 1).min(count);
-            writes[whole..torn].fill(Fate::Torn);
-            Fates { writes, lens_kept: torn }
+            writes[whole..torn].fill(WriteOutcome::Torn);
+            WriteOutcomes { writes, lens_kept: torn }
         }
         _ => {
             let writes = (0..count)
-                .map(|_| [Fate::Whole, Fate::Torn, Fate::Lost][random.below(3) as usize])
+                .map(|_| {
+                    [WriteOutcome::Whole, WriteOutcome::Torn, WriteOutcome::Lost]
+                        [random.below(3) as usize]
+                })
                 .collect();
-            Fates { writes, lens_kept: any(random) }
+            WriteOutcomes { writes, lens_kept: any(random) }
         }
     }
 }
@@ -199,9 +207,9 @@ fn choose_fates(count: usize, random: &mut Random) -> Fates {
 mod tests {
     use super::*;
 
-    fn after(bytes: &Bytes, writes: &[Fate], lens_kept: usize) -> Vec<u8> {
-        let fates = Fates { writes: writes.to_vec(), lens_kept };
-        bytes.survivors(&fates, &mut Random::new(1), &mut Injected::default()).to_vec()
+    fn after(bytes: &Bytes, writes: &[WriteOutcome], lens_kept: usize) -> Vec<u8> {
+        let outcomes = WriteOutcomes { writes: writes.to_vec(), lens_kept };
+        bytes.survivors(&outcomes, &mut Random::new(1), &mut Injected::default()).to_vec()
     }
 
     #[test]
@@ -210,10 +218,10 @@ mod tests {
         bytes.write(b"old", 0);
         bytes.sync();
         bytes.write(b"new", 3);
-        assert_eq!(after(&bytes, &[Fate::Whole], 1), b"oldnew");
-        assert_eq!(after(&bytes, &[Fate::Whole], 0), b"old");
-        assert_eq!(after(&bytes, &[Fate::Lost], 1), b"old\0\0\0");
-        assert_eq!(after(&bytes, &[Fate::Lost], 0), b"old");
+        assert_eq!(after(&bytes, &[WriteOutcome::Whole], 1), b"oldnew");
+        assert_eq!(after(&bytes, &[WriteOutcome::Whole], 0), b"old");
+        assert_eq!(after(&bytes, &[WriteOutcome::Lost], 1), b"old\0\0\0");
+        assert_eq!(after(&bytes, &[WriteOutcome::Lost], 0), b"old");
     }
 
     #[test]
@@ -224,9 +232,9 @@ mod tests {
         bytes.set_len(2);
         bytes.write(b"F", 5);
         assert_eq!(bytes.current().to_vec(), b"ab\0\0\0F");
-        assert_eq!(after(&bytes, &[Fate::Whole, Fate::Lost], 2), b"ab\0\0\0\0");
-        assert_eq!(after(&bytes, &[Fate::Whole, Fate::Lost], 1), b"ab");
-        assert_eq!(after(&bytes, &[Fate::Whole, Fate::Whole], 0), b"abcdeF");
+        assert_eq!(after(&bytes, &[WriteOutcome::Whole, WriteOutcome::Lost], 2), b"ab\0\0\0\0");
+        assert_eq!(after(&bytes, &[WriteOutcome::Whole, WriteOutcome::Lost], 1), b"ab");
+        assert_eq!(after(&bytes, &[WriteOutcome::Whole, WriteOutcome::Whole], 0), b"abcdeF");
     }
 
     #[test]
@@ -234,7 +242,10 @@ mod tests {
         let mut bytes = Bytes::default();
         bytes.write(b"first", 0);
         bytes.write(b"second", 5);
-        assert_eq!(after(&bytes, &[Fate::Lost, Fate::Whole], 2), b"\0\0\0\0\0second");
+        assert_eq!(
+            after(&bytes, &[WriteOutcome::Lost, WriteOutcome::Whole], 2),
+            b"\0\0\0\0\0second"
+        );
     }
 
     #[test]
@@ -245,8 +256,8 @@ mod tests {
     }
 
     #[test]
-    fn fates_depend_only_on_the_seed() {
-        let draw = |seed| format!("{:?}", choose_fates(20, &mut Random::new(seed)));
+    fn outcomes_depend_only_on_the_seed() {
+        let draw = |seed| format!("{:?}", choose_outcomes(20, &mut Random::new(seed)));
         assert!((0..50).all(|seed| draw(seed) == draw(seed)));
         assert!((1..50).any(|seed| draw(seed) != draw(0)));
     }

@@ -20,7 +20,7 @@ pub(super) struct Chosen {
 
 impl Chosen {
     /// Cancels the chosen change.
-    pub(super) fn cut_at_no_change(&mut self) {
+    pub(super) fn cancel_cut(&mut self) {
         self.cut_at_change = None;
     }
 }
@@ -52,7 +52,7 @@ impl LyingDisk {
     }
 
     /// Cancels pending [`LyingDisk::fail_sync`] and [`LyingDisk::fail_rename`].
-    pub fn fail_nothing_to_come(&self) {
+    pub fn cancel_failures(&self) {
         let mut state = self.state();
         (state.fail_sync, state.fail_rename) = (None, None);
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::lying::{LOCK_NAME, LyingDisk, PID, State};
 use crate::tree::NodeId;
-use crate::vfs::{DirLock, HERE_ALREADY, LockError, Open};
+use crate::vfs::{DirLock, HELD_BY_THIS_PROCESS, LockError, Open};
 
 #[derive(Debug)]
 pub(super) struct LyingLock {
@@ -54,7 +54,7 @@ impl State {
     pub(super) fn lock(&mut self, dir: &Path) -> Result<(NodeId, NodeId), LockError> {
         let folder = self.tree.folder(dir).map_err(LockError::Io)?;
         if self.locked.contains(&folder) || self.shared.contains_key(&folder) {
-            return Err(LockError::Held { pid: Some(PID), who: HERE_ALREADY.to_owned() });
+            return Err(LockError::Held { pid: Some(PID), who: HELD_BY_THIS_PROCESS.to_owned() });
         }
         let path = dir.join(LOCK_NAME);
         let opened = match self.open(&path, Open::CreateNew) {

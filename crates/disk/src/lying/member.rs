@@ -88,7 +88,7 @@ impl Disk for MemberDisk {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.changes(dir)?.sync_dir(dir).inspect_err(|_| self.process.saw_failed_sync())
+        self.changes(dir)?.sync_dir(dir).inspect_err(|_| self.process.note_failed_sync())
     }
 
     fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
@@ -161,7 +161,7 @@ impl File for MemberFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.changes()?.sync().inspect_err(|_| self.process.saw_failed_sync())
+        self.changes()?.sync().inspect_err(|_| self.process.note_failed_sync())
     }
 
     fn len(&self) -> io::Result<u64> {
@@ -269,11 +269,11 @@ impl SharedWords for MemberWords {
         self.own.get_or_init(|| self.words.words().iter().map(copy).collect())
     }
 
-    fn wait(&self, at: usize, seen: u64, patience: Duration) {
+    fn wait(&self, at: usize, seen: u64, timeout: Duration) {
         if self.process.begins()
             && self.words.words()[at].load(Ordering::SeqCst) as u32 == seen as u32
         {
-            self.process.idles(patience);
+            self.process.idles(timeout);
         }
     }
 

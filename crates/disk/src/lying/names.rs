@@ -50,7 +50,7 @@ impl DurableNames {
 
     /// Applies a power cut: a prefix of each folder's operations survives.
     pub(crate) fn crash(&mut self, random: &mut Random, injected: &mut Injected) {
-        let mut left = self.choose_fronts(random);
+        let mut left = self.choose_surviving(random);
         for operation in self.unsynced.drain(..) {
             if touches(&operation).all(|folder| left[&folder] > 0) {
                 touches(&operation).for_each(|folder| *left.entry(folder).or_default() -= 1);
@@ -64,7 +64,7 @@ impl DurableNames {
     }
 
     /// Draws the number of surviving operations for each folder.
-    fn choose_fronts(&self, random: &mut Random) -> BTreeMap<NodeId, u64> {
+    fn choose_surviving(&self, random: &mut Random) -> BTreeMap<NodeId, u64> {
         let mut counts = BTreeMap::new();
         for folder in self.unsynced.iter().flat_map(touches) {
             *counts.entry(folder).or_insert(0) += 1;

@@ -57,7 +57,7 @@ struct State {
     fail_read: Option<u64>,
     /// Kill the process when a sync fails, before it can report the failure.
     killed_by_failed_sync: bool,
-    has_died_of_sync: bool,
+    was_killed_by_sync: bool,
     is_dead: bool,
     is_stopped: bool,
 }
@@ -131,15 +131,15 @@ impl Process {
     }
 
     /// Whether it was killed by [`Process::kill_at_failed_sync`].
-    pub fn has_died_of_sync(&self) -> bool {
-        self.state().has_died_of_sync
+    pub fn was_killed_by_sync(&self) -> bool {
+        self.state().was_killed_by_sync
     }
 
     /// Notes that one of its syncs has failed.
-    pub(super) fn saw_failed_sync(&self) {
+    pub(super) fn note_failed_sync(&self) {
         let mut state = self.state();
         if state.killed_by_failed_sync && !state.is_dead {
-            (state.is_dead, state.has_died_of_sync) = (true, true);
+            (state.is_dead, state.was_killed_by_sync) = (true, true);
             drop(state);
             self.end();
         }
@@ -187,7 +187,7 @@ impl Process {
     }
 
     /// Resumes it.
-    pub fn go_on(&self) {
+    pub fn resume(&self) {
         self.state().is_stopped = false;
         self.inner.changed.notify_all();
     }
@@ -283,10 +283,10 @@ impl Process {
     }
 
     /// Waits for this long.
-    pub(super) fn idles(&self, patience: Duration) {
+    pub(super) fn idles(&self, timeout: Duration) {
         let idle = lock(&self.inner.idle).clone();
         if let Some(idle) = idle {
-            idle(patience);
+            idle(timeout);
         }
     }
 }

@@ -133,6 +133,6 @@ fn process_stops_at_the_chosen_operation() {
     let stopped = crate::thread::spawn("stops", move || stops.stop_here()).unwrap();
     process.wait_until_stopped(&|| false);
     assert!(process.is_stopped() && !stopped.is_finished());
-    process.go_on();
+    process.resume();
     stopped.join().unwrap();
 }

@@ -57,7 +57,7 @@ impl Guarded {
     pub(super) fn new<T>(base: NonNull<T>, bytes: usize, file: &OwnedFd) -> Self {
         static ADDING: Mutex<()> = Mutex::new(());
         // A child would find the mutex locked.
-        let _no_fork = fork::none_meanwhile();
+        let _no_fork = fork::block_forks();
         let _alone = lock(&ADDING);
         install();
         let free = places().find(|place| place.base.load(Ordering::Acquire) == 0);
@@ -227,7 +227,7 @@ mod tests {
     static REPLACED: OnceLock<libc::sigaction> = OnceLock::new();
 
     /// Like Python's `faulthandler`: raises the signal again for the handler that it replaced.
-    extern "C" fn raise_again(signal: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
+    extern "C" fn reraise(signal: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
         // SAFETY: a previously installed action, and a signal that is handled at once.
         unsafe {
             libc::sigaction(
@@ -246,7 +246,7 @@ mod tests {
         let words = OsWords::open(&Place::by_path(&path), 1088).unwrap();
         words.words()[0].store(7, Ordering::SeqCst);
         let before = REPLACED.get_or_init(action_now);
-        let (ours, theirs): (Handler, Handler) = (on_bus_error, raise_again);
+        let (ours, theirs): (Handler, Handler) = (on_bus_error, reraise);
         assert_eq!(before.sa_sigaction, ours as usize);
         let mut action = *before;
         action.sa_sigaction = theirs as usize;

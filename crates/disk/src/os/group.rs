@@ -49,7 +49,7 @@ fn is_for_group(folder: &Stat) -> bool {
 }
 
 /// The owner and group of a new file, if they differ from its creator's.
-fn owner_to_give(folder: &Stat, made: &Stat) -> Option<(Uid, Gid)> {
+fn owner_to_set(folder: &Stat, made: &Stat) -> Option<(Uid, Gid)> {
     let differs = (made.st_uid, made.st_gid) != (folder.st_uid, folder.st_gid);
     let gives = differs && geteuid().is_root() && !mode_of(folder).contains(Mode::SVTX);
     gives.then(|| (Uid::from_raw(folder.st_uid), Gid::from_raw(folder.st_gid)))
@@ -70,7 +70,7 @@ fn mode_in(folder: &Stat, made: &Stat, most: Mode) -> Mode {
 pub(super) fn share_file(place: &Place<'_>, fd: &OwnedFd) -> io::Result<()> {
     let folder = place.stat_parent()?;
     let mut made = call(place.path, || fstat(fd))?;
-    if let Some((user, group)) = owner_to_give(&folder, &made) {
+    if let Some((user, group)) = owner_to_set(&folder, &made) {
         // If this is refused, as in a container with few users, the file keeps its creator.
         let _ = fchown(fd, Some(user), Some(group));
         made = call(place.path, || fstat(fd))?;
@@ -96,7 +96,7 @@ fn share_folder(place: &Place<'_>, folder: &Stat) -> io::Result<()> {
             if gives { mode_of(&made) | (mode_of(folder) & Mode::RWXG) } else { mode_of(&made) };
         return set_mode(place, &made, mode);
     }
-    if let Some((user, group)) = owner_to_give(folder, &made) {
+    if let Some((user, group)) = owner_to_set(folder, &made) {
         let _ = chownat(place.folder(), place.name(), Some(user), Some(group), AtFlags::empty());
         made = call(place.path, || place.stat())?;
     }
@@ -115,11 +115,11 @@ fn set_mode(place: &Place<'_>, made: &Stat, mode: Mode) -> io::Result<()> {
 pub(super) fn open_or_make(place: &Place<'_>) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK;
     loop {
-        match patiently(place, || place.open(flags)) {
+        match with_retries(place, || place.open(flags)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             opened => return opened,
         }
-        match patiently(place, || place.open(flags | OFlags::CREATE | OFlags::EXCL)) {
+        match with_retries(place, || place.open(flags | OFlags::CREATE | OFlags::EXCL)) {
             Ok(fd) => return share_file(place, &fd).map(|()| fd),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
@@ -170,13 +170,13 @@ pub(super) fn make_folder(place: &Place<'_>) -> io::Result<()> {
 fn make_plain_folder(place: &Place<'_>, folder: &Stat) -> io::Result<()> {
     let make =
         || call(place.path, || mkdirat(place.folder(), place.name(), Mode::from_raw_mode(0o777)));
-    patiently(place, make)?;
+    with_retries(place, make)?;
     share_folder(place, folder)
 }
 
 /// Retries for a while after a permission error, because another user may just have created the
 /// file or its folder.
-fn patiently<T>(place: &Place<'_>, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+fn with_retries<T>(place: &Place<'_>, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let mut waits = 0;
     loop {
         match act() {

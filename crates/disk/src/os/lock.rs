@@ -25,7 +25,7 @@ use crate::os::place::Place;
 use crate::os::root::{Identity, LOCK_NAME, compare, identity_of};
 use crate::os::{OsFile, call, check_regular};
 use crate::path_error::at_path;
-use crate::vfs::{DirLock, File, HERE_ALREADY, LockError};
+use crate::vfs::{DirLock, File, HELD_BY_THIS_PROCESS, LockError};
 
 /// Folders locked by this process, with the id of the process that locked them; a forked child sees
 /// its parent's entries.
@@ -33,7 +33,7 @@ static LOCKED_HERE: Mutex<BTreeMap<Identity, u32>> = Mutex::new(BTreeMap::new())
 
 /// Accesses the locked folders. A forked child finds the mutex unlocked.
 fn locked_here<T>(look: impl FnOnce(&mut BTreeMap<Identity, u32>) -> T) -> T {
-    let _no_fork = fork::none_meanwhile();
+    let _no_fork = fork::block_forks();
     look(&mut LOCKED_HERE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -116,7 +116,7 @@ impl OsLock {
     }
 
     /// Removes this process's name as exclusive holder.
-    fn unname(&self) {
+    fn clear_holder(&self) {
         // Skipped if the file belongs to another process by now.
         if self.check().is_ok() {
             let _ = self.file.set_len(0);
@@ -181,7 +181,7 @@ fn held(file: &Place<'_>, folder: Identity) -> LockError {
     let pid = holder(file);
     let who = match pid.or(here) {
         Some(pid) if here == Some(std::process::id()) && pid == std::process::id() => {
-            HERE_ALREADY.to_owned()
+            HELD_BY_THIS_PROCESS.to_owned()
         }
         Some(pid) if here == Some(pid) => {
             format!(
@@ -257,7 +257,7 @@ impl DirLock for OsLock {
     }
 
     fn share(&self) -> Result<(), LockError> {
-        self.unname();
+        self.clear_holder();
         // The system releases the lock before it takes the other mode; another process may take it
         // in between.
         for fd in [&*self.folder, &self.file.fd] {
@@ -290,7 +290,7 @@ impl Drop for OsLock {
         }
         if self.held() == ALONE {
             // The lock file names no holder while the lock is free.
-            self.unname();
+            self.clear_holder();
         }
         // Unlock explicitly, because closing the descriptors would not, while forked children have
         // copies.

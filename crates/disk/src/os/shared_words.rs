@@ -62,7 +62,7 @@ impl OsWords {
         check_regular(&fd, path)?;
         let file = OsFile::new(fd, false, path);
         if file.len()? < bytes as u64 {
-            make_room(&file, bytes as u64).map_err(|error| at_path(path, error))?;
+            allocate(&file, bytes as u64).map_err(|error| at_path(path, error))?;
         }
         Self::map(path, file, count, ProtFlags::READ | ProtFlags::WRITE)
     }
@@ -106,7 +106,7 @@ impl OsWords {
     fn wake_in_file(&self, at: usize, most: u32) -> io::Result<()> {
         let bytes = self.count.get() * WORD_BYTES;
         if self.file.len()? < bytes as u64 {
-            make_room(&self.file, bytes as u64)?;
+            allocate(&self.file, bytes as u64)?;
         }
         let path = &self.file.path;
         let file =
@@ -128,7 +128,7 @@ impl OsWords {
 
 /// Makes a file at least `bytes` long with allocated disk space, so that a lack of space fails here
 /// and not at a later touch.
-fn make_room(file: &OsFile, bytes: u64) -> io::Result<()> {
+fn allocate(file: &OsFile, bytes: u64) -> io::Result<()> {
     loop {
         return match fallocate(&file.fd, FallocateFlags::empty(), 0, bytes) {
             Err(Errno::INTR) => continue,
@@ -147,15 +147,15 @@ impl SharedWords for OsWords {
         unsafe { slice::from_raw_parts(self.base.as_ptr(), self.count.get()) }
     }
 
-    fn wait(&self, at: usize, seen: u64, patience: Duration) {
+    fn wait(&self, at: usize, seen: u64, timeout: Duration) {
         // A timeout beyond the system's range is infinite.
-        let seconds = i64::try_from(patience.as_secs()).unwrap_or(i64::MAX);
-        let timeout =
-            futex::Timespec { tv_sec: seconds, tv_nsec: i64::from(patience.subsec_nanos()) };
+        let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
+        let timespec =
+            futex::Timespec { tv_sec: seconds, tv_nsec: i64::from(timeout.subsec_nanos()) };
         #[cfg(any(test, feature = "testing"))]
-        crate::worker::sleeps::note(patience);
+        crate::worker::sleeps::note(timeout);
         // The caller rechecks after every outcome.
-        let _ = futex::wait(self.half(at), futex::Flags::empty(), seen as u32, Some(&timeout));
+        let _ = futex::wait(self.half(at), futex::Flags::empty(), seen as u32, Some(&timespec));
     }
 
     fn wake(&self, at: usize, most: u32) {

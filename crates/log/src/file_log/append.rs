@@ -181,7 +181,7 @@ pub(crate) fn place(
     }
     let now = log.env.options.clock.wall_micros();
     let ahead_micros = order.end.timestamp.saturating_sub(now);
-    // Acquire: pairs with the store in `FileLog::let_time_lead`.
+    // Acquire: pairs with the store in `FileLog::allow_time_lead`.
     if ahead_micros > LEAD_MAX_MICROS && !log.env.is_restarting_time.load(Ordering::Acquire) {
         return Err(LogError::ClockBehind { ahead_micros });
     }
@@ -190,7 +190,7 @@ pub(crate) fn place(
     if !(from_micros..before_micros).contains(&timestamp_micros) {
         return Err(LogError::Late { micros: timestamp_micros });
     }
-    let (start, bound) = make_room(log, order, &sizes, draft.blobs.len())?;
+    let (start, bound) = reserve_room(log, order, &sizes, draft.blobs.len())?;
     let header = RecordHeader {
         first: next,
         read_at: draft.read_at,
@@ -244,7 +244,7 @@ enum Seal {
 }
 
 /// Reserves all room that a record needs; starts a new segment if the active one has none.
-fn make_room(
+fn reserve_room(
     log: &OpenLog,
     order: &mut Order,
     sizes: &DraftSizes,
@@ -257,7 +257,7 @@ fn make_room(
             && order.entries() + u64::from(sizes.entries) <= u64::from(order.entries_max);
         let ends_early = log.env.ends_segment(order.end.offset) && order.entries() > 0;
         if fits && !ends_early {
-            match make_room_here(log, order, sizes, blobs, bound) {
+            match reserve_room_here(log, order, sizes, blobs, bound) {
                 // A sealed segment needs no entry offsets in memory.
                 Err(LogError::OutOfBudget(_)) if order.entries() > 0 => seal = Seal::Now,
                 made => return made.map(|()| (start, bound)),
@@ -273,13 +273,13 @@ fn make_room(
         if rolled.is_err() && fits && ends_early && log.durability.group.check().is_ok() {
             // If there is no room for a next segment, the active one stays, because it need not
             // end.
-            return make_room_here(log, order, sizes, blobs, bound).map(|()| (start, bound));
+            return reserve_room_here(log, order, sizes, blobs, bound).map(|()| (start, bound));
         }
         rolled?;
     }
 }
 
-fn make_room_here(
+fn reserve_room_here(
     log: &OpenLog,
     order: &mut Order,
     sizes: &DraftSizes,
@@ -292,7 +292,7 @@ fn make_room_here(
         tail.blobs.reserve(blobs)?;
     }
     if bound > order.zeroed {
-        order.look_at_zeros()?;
+        order.read_extent()?;
     }
     if bound > order.zeroed {
         make_file_longer(log, order, bound)?;
@@ -586,7 +586,7 @@ pub(crate) fn cut_zeros(log: &OpenLog) {
 /// never treated as a torn tail.
 pub(crate) fn write_mark(log: &OpenLog) -> Result<(), LogError> {
     let mut order = log.tail.order()?;
-    order.look_at_zeros()?;
+    order.read_extent()?;
     let end = log.durability.sync_to_end()?;
     let (start, bound) = place_record(end.offset, 0, MARK_BYTES);
     let beyond = bound > u64::from(order.header.segment_bytes);

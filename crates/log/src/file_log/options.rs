@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use plimsoll_disk::clock::Clock;
-use plimsoll_disk::crew::Crew;
+use plimsoll_disk::job_pool::JobPool;
 use plimsoll_disk::vfs::{Caching, DirLock, Disk};
 use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Pool;
@@ -72,7 +72,7 @@ pub struct FileLogOptions {
     /// one is due.
     pub background: bool,
     /// The threads of the background jobs; by default the log has a thread of its own for them.
-    pub crew: Arc<Crew>,
+    pub job_pool: Arc<JobPool>,
     /// The id of a new log; random by default.
     pub id: Option<u128>,
     /// The place at which a new log begins: the GLSN of its first entry, and a time in microseconds
@@ -111,7 +111,7 @@ impl FileLogOptions {
             entry_offsets_bytes: None,
             known: None,
             background: true,
-            crew: Crew::new(1),
+            job_pool: JobPool::new(1),
             id: None,
             begin: (Glsn::FIRST, 0),
             caching: Caching::Direct,

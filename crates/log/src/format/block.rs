@@ -45,7 +45,7 @@ pub fn check_block(block: &[u8], block_number: u32, segment_seed: u64) -> Result
         })?;
     }
     let mut at = first_fragment(block_number);
-    let mut so_far = SoFar { epoch: 0, goes_on: false, begins: block_number > 0, next: None };
+    let mut so_far = SoFar { epoch: 0, continues: false, begins: block_number > 0, next: None };
     loop {
         match fragment_at(block, at, block_offset, segment_seed) {
             Found::Fragment(fragment) => {
@@ -85,7 +85,7 @@ pub fn blank_damage(block: &mut [u8], block_number: u32, segment_seed: u64, epoc
                 // Check the fragment by itself, because its predecessor may be missing.
                 let mut alone = SoFar {
                     epoch,
-                    goes_on: false,
+                    continues: false,
                     begins: at == start && block_number > 0,
                     next: None,
                 };
@@ -113,7 +113,7 @@ pub fn blank_damage(block: &mut [u8], block_number: u32, segment_seed: u64, epoc
 struct SoFar {
     epoch: u32,
     /// Whether the last fragment continues in the next block.
-    goes_on: bool,
+    continues: bool,
     /// Whether no fragment was seen yet, so that one may continue from the block before.
     begins: bool,
     /// The required chain hash before the next record, if the last one ends in this block; and the
@@ -124,7 +124,7 @@ struct SoFar {
 impl SoFar {
     /// Adds the next fragment, which ends at `end`; `Err` has the reason that it does not follow.
     fn take(&mut self, fragment: &Fragment<'_>, end: usize) -> Result<(), &'static str> {
-        if self.goes_on {
+        if self.continues {
             return Err("a fragment after a part that continues in the next block");
         }
         if fragment.epoch < self.epoch {
@@ -156,8 +156,8 @@ impl SoFar {
         }
         self.begins = false;
         self.epoch = fragment.epoch;
-        self.goes_on = matches!(fragment.part, FragmentType::First | FragmentType::Middle);
-        if self.goes_on && end + FRAGMENT_HEADER_BYTES <= BLOCK_BYTES {
+        self.continues = matches!(fragment.part, FragmentType::First | FragmentType::Middle);
+        if self.continues && end + FRAGMENT_HEADER_BYTES <= BLOCK_BYTES {
             return Err("a part of a record that ends before its block does");
         }
         Ok(())

@@ -142,7 +142,7 @@ impl FragmentHeader {
     }
 
     /// Whether the record continues in the next block.
-    pub fn goes_on(&self) -> bool {
+    pub fn continues_after(&self) -> bool {
         matches!(self.part, FragmentType::First | FragmentType::Middle)
     }
 

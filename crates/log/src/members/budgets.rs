@@ -17,7 +17,7 @@ use crate::members::table::Table;
 use crate::members::words::{MEMORY_TOTAL, SLOTS, SlotWord};
 
 /// How long a joining member waits for its whole share before it accepts less.
-const WHOLE_SHARE_PATIENCE: Duration = Duration::from_millis(200);
+const WHOLE_SHARE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The longest time between two of its checks.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -100,13 +100,13 @@ impl Budgets {
             // A member that has joined meanwhile may have changed the total.
             let total_bytes = self.memory_total().unwrap_or(total_bytes);
             let (share, free) = (self.share(total_bytes), self.free_of(total_bytes)?);
-            let is_content = waited > WHOLE_SHARE_PATIENCE && free >= least;
+            let is_content = waited > WHOLE_SHARE_TIMEOUT && free >= least;
             if free >= share || is_content {
                 let bytes = share.min(free);
                 self.table.set(SlotWord::Budget, bytes);
                 return Ok(First::Bytes(bytes));
             }
-            if waited >= self.table.patience {
+            if waited >= self.table.timeout {
                 break;
             }
             if lets_others {
@@ -119,7 +119,7 @@ impl Budgets {
             let nanos = self.table.clock.monotonic_nanos().saturating_sub(begun);
             waited += Duration::from_nanos(nanos);
             if lets_others {
-                let take = || self.join.take(self.table.patience, self.table.here(), &|| false);
+                let take = || self.join.take(self.table.timeout, self.table.here(), &|| false);
                 self.join.wait_for_working(take).inspect_err(|_| give_up())?;
             }
         }
@@ -241,9 +241,9 @@ mod tests {
         /// A member that has joined as far as its memory.
         fn enter(&self, pid: u32, is_first: bool) -> (Process, Members) {
             let (process, disk) = self.disk.process(pid);
-            let patience = Duration::from_secs(10);
+            let timeout = Duration::from_secs(10);
             let clock = Arc::clone(&self.clock) as _;
-            let members = Members::join(&disk, &clock, Path::new("/"), patience).unwrap();
+            let members = Members::join(&disk, &clock, Path::new("/"), timeout).unwrap();
             members.begin(is_first, pid, 0).unwrap();
             (process, members)
         }

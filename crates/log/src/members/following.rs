@@ -24,7 +24,7 @@ use crate::members::marks::Marks;
 use crate::members::slots::Slots;
 use crate::members::table::Table;
 use crate::members::words::{
-    INSTANCE, LAST, LAYOUT, MAGIC, NEWS, SLOT_WORDS, SLOTS, STATE, Slot, SlotWord, WORDS,
+    INSTANCE, LAST, LAYOUT, MAGIC, READER_BELL, SLOT_WORDS, SLOTS, STATE, Slot, SlotWord, WORDS,
 };
 
 /// The value of the words while a process has the store open alone.
@@ -118,7 +118,7 @@ impl Following {
         match self.table.word(MAGIC) {
             LAYOUT => {
                 self.files.compare_files()?;
-                self.come_back();
+                self.republish();
                 self.follows.store(true, Ordering::SeqCst);
                 // Stored last: another thread that reads it makes no further checks.
                 self.instance.store(instance, Ordering::SeqCst);
@@ -138,7 +138,7 @@ impl Following {
 
     /// Publishes this reader's values again, because the first member has initialized the words and
     /// may not have kept its slot.
-    fn come_back(&self) {
+    fn republish(&self) {
         if self.table.slot < SLOTS
             && self.table.slot_word(self.table.slot, SlotWord::Pid).load(Ordering::SeqCst) == 0
         {
@@ -146,7 +146,7 @@ impl Following {
             self.slots.record_slot();
             for at in (0..SLOT_WORDS).rev() {
                 let word = &self.table.words.words()[Slot::of(self.table.slot).0 + at];
-                word.store(self.table.said[at].load(Ordering::SeqCst), Ordering::SeqCst);
+                word.store(self.table.published[at].load(Ordering::SeqCst), Ordering::SeqCst);
             }
         }
     }
@@ -162,15 +162,15 @@ pub fn notify_readers_of_lone_process(disk: &dyn Disk, store: &Path) -> Result<(
     if disk.entry(&file)?.is_none() {
         return Ok(());
     }
-    say_alone(&*disk.shared_words(&file, WORDS)?);
+    set_alone(&*disk.shared_words(&file, WORDS)?);
     Ok(())
 }
 
-fn say_alone(words: &dyn SharedWords) {
+fn set_alone(words: &dyn SharedWords) {
     words.words()[MAGIC].store(ALONE, Ordering::SeqCst);
     words.words()[INSTANCE].fetch_add(OPENED_ALONE, Ordering::SeqCst);
     // Woken last, so that the readers find the new instance.
-    for bell in [NEWS, STATE] {
+    for bell in [READER_BELL, STATE] {
         words.words()[bell].fetch_add(1, Ordering::SeqCst);
         words.wake(bell, u32::MAX);
     }
@@ -191,15 +191,15 @@ mod tests {
     fn a_reader_that_outlives_its_writers_publishes_its_values_again() {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
         let (clock, store): (Arc<dyn Clock>, _) = (Arc::new(SystemClock::new()), Path::new("/"));
-        let patience = Duration::from_millis(100);
+        let timeout = Duration::from_millis(100);
         let write = || {
-            let members = Members::join(&disk, &clock, store, patience).unwrap();
+            let members = Members::join(&disk, &clock, store, timeout).unwrap();
             members.begin(true, 7, 0).unwrap();
             members.joined();
             members
         };
         let first = write();
-        let reader = Arc::new(Members::join_to_read(&disk, &clock, store, patience).unwrap());
+        let reader = Arc::new(Members::join_to_read(&disk, &clock, store, timeout).unwrap());
         assert!(reader.begin_to_read(8, 1).unwrap());
         reader.budgets.first_budget(None, (32 << 20, 16 << 20), false).unwrap();
         reader.joined();
@@ -209,7 +209,7 @@ mod tests {
         let said = first.slots.others().unwrap();
         first.leave(&|| {}).unwrap();
         first.left();
-        say_alone(&*first.table.words);
+        set_alone(&*first.table.words);
         let second = write();
         assert_eq!(second.slots.others().unwrap(), []);
         reader.following.newest().unwrap();
@@ -225,11 +225,11 @@ mod tests {
     fn a_reader_does_not_rest_if_something_was_synced_since_it_checked() {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
         let (clock, store): (Arc<dyn Clock>, _) = (Arc::new(SystemClock::new()), Path::new("/"));
-        let patience = Duration::from_millis(100);
-        let writer = Members::join(&disk, &clock, store, patience).unwrap();
+        let timeout = Duration::from_millis(100);
+        let writer = Members::join(&disk, &clock, store, timeout).unwrap();
         writer.begin(true, 7, 0).unwrap();
         writer.joined();
-        let reader = Members::join_to_read(&disk, &clock, store, patience).unwrap();
+        let reader = Members::join_to_read(&disk, &clock, store, timeout).unwrap();
         assert!(reader.begin_to_read(8, 1).unwrap());
         reader.joined();
         writer.marks.set_end(&End { next: Glsn(5), ..writer.marks.end() });
@@ -244,17 +244,17 @@ mod tests {
 
     /// A first member that is still joining.
     fn begin_first(disk: &Arc<dyn Disk>, clock: &Arc<dyn Clock>) -> Members {
-        let patience = Duration::from_millis(100);
-        let first = Members::join(disk, clock, Path::new("/"), patience).unwrap();
+        let timeout = Duration::from_millis(100);
+        let first = Members::join(disk, clock, Path::new("/"), timeout).unwrap();
         first.begin(true, 7, 0).unwrap();
         first
     }
 
     fn started(disk: &Arc<dyn Disk>, clock: &Arc<dyn Clock>) -> (Members, Members) {
-        let (store, patience) = (Path::new("/"), Duration::from_millis(100));
+        let (store, timeout) = (Path::new("/"), Duration::from_millis(100));
         let writer = begin_first(disk, clock);
         writer.joined();
-        let reader = Members::join_to_read(disk, clock, store, patience).unwrap();
+        let reader = Members::join_to_read(disk, clock, store, timeout).unwrap();
         assert!(reader.begin_to_read(8, 1).unwrap());
         reader.joined();
         (writer, reader)
@@ -287,7 +287,7 @@ mod tests {
         let (writer, reader) = started(&disk, &clock);
         writer.leave(&|| {}).unwrap();
         writer.left();
-        say_alone(&*writer.table.words);
+        set_alone(&*writer.table.words);
         assert!(reader.following.newest().is_err());
         for _ in 0..2 {
             let _joins = begin_first(&disk, &clock);
@@ -309,14 +309,14 @@ mod tests {
         let begun = clock.monotonic_nanos();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| {
-                reader
-                    .syncs
-                    .wait_for_news(Duration::from_secs(120), &|| reader.following.newest().is_err())
+                reader.syncs.wait_for_durable(Duration::from_secs(120), &|| {
+                    reader.following.newest().is_err()
+                })
             });
             while reader.table.word(FOLLOWERS) == 0 && !waiting.is_finished() {
                 std::thread::yield_now();
             }
-            say_alone(&*writer.table.words);
+            set_alone(&*writer.table.words);
         });
         assert!(clock.monotonic_nanos() - begun < 60_000_000_000);
     }
@@ -328,7 +328,7 @@ mod tests {
         let (writer, reader) = started(&disk, &clock);
         writer.leave(&|| {}).unwrap();
         writer.left();
-        say_alone(&*writer.table.words);
+        set_alone(&*writer.table.words);
         let joins =
             Members::join_to_read(&disk, &clock, store, Duration::from_millis(100)).unwrap();
         let rounds = if cfg!(miri) { 20 } else { 200_000 };

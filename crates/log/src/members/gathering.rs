@@ -75,9 +75,9 @@ mod tests {
 
     /// A clock that advances by one microsecond at each reading, and so counts the readings.
     #[derive(Debug, Default)]
-    struct Looks(AtomicU64);
+    struct TickingClock(AtomicU64);
 
-    impl Clock for Looks {
+    impl Clock for TickingClock {
         fn wall_micros(&self) -> u64 {
             0
         }
@@ -90,7 +90,7 @@ mod tests {
     }
 
     fn members(disk: &Arc<dyn Disk>, is_first: bool) -> Members {
-        let clock: Arc<dyn Clock> = Arc::new(Looks::default());
+        let clock: Arc<dyn Clock> = Arc::new(TickingClock::default());
         let members = Members::join(disk, &clock, Path::new("/"), Duration::from_secs(1)).unwrap();
         members.begin(is_first, 7, 0).unwrap();
         members.joined();
@@ -98,7 +98,7 @@ mod tests {
     }
 
     fn looks(members: &Members) -> (u64, u64) {
-        let clock = Looks::default();
+        let clock = TickingClock::default();
         (members.syncs.gathering.gather(&clock), clock.0.load(Ordering::Relaxed) / 1000)
     }
 

@@ -20,7 +20,7 @@ use crate::members::words::{REMOVED, SLOTS, STATE, SlotWord};
 
 /// How long a hold waits for a removal. One that takes longer belongs to a suspended member, or
 /// removes very many files.
-const REMOVAL_PATIENCE: Duration = Duration::from_secs(2);
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Files are being removed, but no part of the log is being freed yet.
 const REMOVES: u64 = 1;
@@ -59,10 +59,10 @@ impl Holds {
         if !self.table.may_write_words() {
             return Ok(Held { holds: Arc::clone(self), gone_below: Glsn::NONE });
         }
-        self.table.said[SlotWord::Holds as usize].fetch_add(1, Ordering::SeqCst);
+        self.table.published[SlotWord::Holds as usize].fetch_add(1, Ordering::SeqCst);
         self.table.slot_word(self.table.slot, SlotWord::Holds).fetch_add(1, Ordering::SeqCst);
         let mut held = Held { holds: Arc::clone(self), gone_below: Glsn::NONE };
-        for _ in 0..REMOVAL_PATIENCE.min(self.table.patience).as_millis().max(1) {
+        for _ in 0..REMOVAL_TIMEOUT.min(self.table.timeout).as_millis().max(1) {
             let is_removing = |slot: &usize| {
                 self.table.slot_word(*slot, SlotWord::Removing).load(Ordering::SeqCst) > 0
             };
@@ -150,7 +150,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         let table = &self.holds.table;
         if table.may_write_words() && !table.has_left.load(Ordering::SeqCst) {
-            table.said[SlotWord::Holds as usize].fetch_sub(1, Ordering::SeqCst);
+            table.published[SlotWord::Holds as usize].fetch_sub(1, Ordering::SeqCst);
             // The count may be zero already, because the first member to join initializes the
             // words.
             let less = |holds: u64| holds.checked_sub(1);

@@ -21,7 +21,7 @@ use plimsoll_disk::sharing::LockFile;
 use crate::error::LogError;
 use crate::members::health::Health;
 use crate::members::table::Table;
-use crate::members::words::{GENERATION, KEEPER, NUDGE, PREPARES, SLOTS, SlotWord};
+use crate::members::words::{GENERATION, KEEPER, PING, PREPARES, SLOTS, SlotWord};
 use crate::members::{keeper_file, pid_in, replaced};
 
 /// This member's state as keeper or candidate.
@@ -77,7 +77,7 @@ impl Keeper {
     ///
     /// # Errors
     /// An error of the operating system.
-    pub fn try_to_keep(&self) -> Result<bool, LogError> {
+    pub fn try_acquire(&self) -> Result<bool, LogError> {
         if self.table.is_reader() {
             return Ok(false);
         }
@@ -85,15 +85,18 @@ impl Keeper {
         self.try_generation(self.table.word(GENERATION))
     }
 
-    /// Like [`Keeper::try_to_keep`], but replaces the keeper for which [`Keeper::pulse`]
+    /// Like [`Keeper::try_acquire`], but replaces the keeper for which [`Keeper::heartbeat`]
     /// returned `stopped` and which does not answer. That member is no longer the keeper.
     ///
     /// # Errors
-    /// As for [`Keeper::try_to_keep`].
+    /// As for [`Keeper::try_acquire`].
     pub fn try_to_replace(&self, stopped: (u64, u64)) -> Result<bool, LogError> {
         let generation = self.table.word(GENERATION);
         self.table.check_words()?;
-        if self.table.is_reader() || self.pulse() != stopped || !self.try_lock(generation + 1)? {
+        if self.table.is_reader()
+            || self.heartbeat() != stopped
+            || !self.try_lock(generation + 1)?
+        {
             return Ok(false);
         }
         // Another member may have replaced it first.
@@ -102,7 +105,7 @@ impl Keeper {
             .compare_exchange(generation, generation + 1, Ordering::SeqCst, Ordering::SeqCst)
             .is_err()
         {
-            self.give_keeping_back();
+            self.release();
             return Ok(false);
         }
         words[KEEPER].store(self.table.here() | PREPARES, Ordering::SeqCst);
@@ -125,7 +128,7 @@ impl Keeper {
             );
             return Ok(true);
         }
-        self.give_keeping_back();
+        self.release();
         Ok(false)
     }
 
@@ -164,7 +167,7 @@ impl Keeper {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this member still has the right that [`Keeper::try_to_keep`] acquired. Another
+    /// Whether this member still has the right that [`Keeper::try_acquire`] acquired. Another
     /// member may have begun a new generation because this one was suspended while it prepared.
     pub fn may_keep(&self) -> bool {
         self.held().as_ref().is_some_and(|held| held.generation == self.table.word(GENERATION))
@@ -185,8 +188,8 @@ impl Keeper {
         self.is_keeper()
     }
 
-    /// Releases the right that [`Keeper::try_to_keep`] acquired.
-    pub fn give_keeping_back(&self) {
+    /// Releases the right that [`Keeper::try_acquire`] acquired.
+    pub fn release(&self) {
         if let Some(held) = self.held().take() {
             self.table.clear_keeper(self.table.here() | PREPARES);
             held.lock.unlock();
@@ -196,7 +199,7 @@ impl Keeper {
     /// Gives up the role of keeper, because a keeper that this member had replaced has installed a
     /// manifest after this member's own. The next keeper, which may be this member again, begins a
     /// new term and does not finish work of an earlier term.
-    pub fn lose_place(&self) {
+    pub fn resign(&self) {
         // Under this lock, so that no other thread becomes the keeper in between.
         let mut held = self.held();
         if self.table.no_keeper(self.table.slot)
@@ -207,9 +210,9 @@ impl Keeper {
     }
 
     /// Releases this member's keeper lock if another member has replaced it as keeper.
-    pub fn give_back_if_replaced(&self) {
+    pub fn release_if_replaced(&self) {
         if self.terms() > 0 && !self.is_keeper() {
-            self.give_keeping_back();
+            self.release();
         }
     }
 
@@ -236,8 +239,8 @@ impl Keeper {
     }
 
     /// A value that changes whenever the keeper, or the member that prepares to be it, answers a
-    /// nudge or is replaced. A keeper whose value does not change is suspended or hangs.
-    pub fn pulse(&self) -> (u64, u64) {
+    /// ping or is replaced. A keeper whose value does not change is suspended or hangs.
+    pub fn heartbeat(&self) -> (u64, u64) {
         let keeper = self.table.word(KEEPER);
         let slot = (keeper & !PREPARES)
             .checked_sub(1)
@@ -252,21 +255,21 @@ impl Keeper {
     }
 
     /// Asks all members to show that they are running.
-    pub fn nudge(&self) {
-        self.table.ring(NUDGE);
+    pub fn ping(&self) {
+        self.table.ring(PING);
     }
 
-    /// Waits for a nudge, at most for `patience`, and answers it. `nudges`: the number of nudges
+    /// Waits for a ping, at most for `timeout`, and answers it. `pings`: the number of pings
     /// that were answered before.
-    pub fn answer_nudge(&self, nudges: u64, patience: Duration) -> u64 {
-        self.table.words.wait(NUDGE, nudges, patience);
-        self.answer_nudges(nudges)
+    pub fn answer_ping(&self, pings: u64, timeout: Duration) -> u64 {
+        self.table.words.wait(PING, pings, timeout);
+        self.answer_pings(pings)
     }
 
-    /// Like [`Keeper::answer_nudge`], without waiting for one.
-    pub fn answer_nudges(&self, nudges: u64) -> u64 {
-        let seen = self.table.word(NUDGE);
-        if seen != nudges && !self.table.has_left.load(Ordering::SeqCst) {
+    /// Like [`Keeper::answer_ping`], without waiting for one.
+    pub fn answer_pings(&self, pings: u64) -> u64 {
+        let seen = self.table.word(PING);
+        if seen != pings && !self.table.has_left.load(Ordering::SeqCst) {
             self.table.slot_word(self.table.slot, SlotWord::Pulse).fetch_add(1, Ordering::SeqCst);
         }
         seen

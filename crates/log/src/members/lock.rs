@@ -84,11 +84,11 @@ impl MemberLock {
     /// Takes the lock for `holder`, unless `is_needless` returns true.
     pub(crate) fn take(
         &self,
-        patience: Duration,
+        timeout: Duration,
         holder: u64,
         is_needless: &dyn Fn() -> bool,
     ) -> Result<Got, LogError> {
-        self.take_waiting_at(&|| self.places.queue(), patience, holder, is_needless)
+        self.take_waiting_at(&|| self.places.queue(), timeout, holder, is_needless)
     }
 
     /// Like [`MemberLock::take`], for a lock with several queues of waiters: `queue` returns the
@@ -96,19 +96,19 @@ impl MemberLock {
     pub(super) fn take_waiting_at(
         &self,
         queue: &dyn Fn() -> WaitQueue,
-        patience: Duration,
+        timeout: Duration,
         holder: u64,
         is_needless: &dyn Fn() -> bool,
     ) -> Result<Got, LogError> {
         let words = self.words.words();
         let begun = self.clock.monotonic_nanos();
-        let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         while !self.file.try_lock()? {
             if is_needless() {
                 return Ok(Got::Needless);
             }
-            // Without patience it never sleeps.
-            if self.clock.monotonic_nanos().saturating_sub(begun) >= patience {
+            // With a timeout of zero it never sleeps.
+            if self.clock.monotonic_nanos().saturating_sub(begun) >= timeout {
                 return Err(self.stalled());
             }
             let queue = queue();
@@ -162,11 +162,11 @@ impl MemberLock {
     }
 
     /// Takes the lock without recording a holder, for a process that may not write to the words.
-    pub(crate) fn take_without_words(&self, patience: Duration) -> Result<(), LogError> {
+    pub(crate) fn take_unrecorded(&self, timeout: Duration) -> Result<(), LogError> {
         let begun = self.clock.monotonic_nanos();
         while !self.file.try_lock()? {
             let waited = u128::from(self.clock.monotonic_nanos().saturating_sub(begun));
-            if waited >= patience.as_nanos() {
+            if waited >= timeout.as_nanos() {
                 return Err(self.stalled());
             }
             self.clock.sleep(SLEEP);
@@ -176,7 +176,7 @@ impl MemberLock {
 
     /// Releases the lock for a process that may not write to the words. Waiters retry within a
     /// millisecond.
-    pub(crate) fn release_without_words(&self) {
+    pub(crate) fn release_unrecorded(&self) {
         self.file.unlock();
     }
 
@@ -248,7 +248,7 @@ mod tests {
     use super::*;
     use crate::members::Members;
 
-    const PATIENCE: Duration = Duration::from_secs(10);
+    const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
     /// Joins while another process joins, which needs `seconds` and reports every second that it
     /// works, up to the given second. Returns the result and the seconds that passed.
@@ -256,7 +256,7 @@ mod tests {
         let (disk, begun) = (LyingDisk::new(1), 1_700_000_000_000_000);
         let clock = Arc::new(ManualClock::new(begun));
         let join = |disk: Arc<dyn Disk>| {
-            Members::join(&disk, &(Arc::clone(&clock) as _), Path::new("/"), PATIENCE)
+            Members::join(&disk, &(Arc::clone(&clock) as _), Path::new("/"), LOCK_TIMEOUT)
         };
         let working = join(disk.process(7).1).unwrap();
         working.begin(true, 7, 0).unwrap();
@@ -285,7 +285,7 @@ mod tests {
     fn a_member_that_did_not_get_the_right_to_leave_does_not_release_it() {
         let (disk, clock) = (LyingDisk::new(1), Arc::new(ManualClock::new(1_700_000_000_000_000)));
         let join = |disk: Arc<dyn Disk>| {
-            Members::join(&disk, &(Arc::clone(&clock) as _), Path::new("/"), PATIENCE)
+            Members::join(&disk, &(Arc::clone(&clock) as _), Path::new("/"), LOCK_TIMEOUT)
         };
         let processes = [6, 7, 8].map(|pid| disk.process(pid));
         for (process, _) in &processes {

@@ -9,8 +9,8 @@ use crate::error::LogError;
 use crate::glsn::Glsn;
 use crate::members::table::Table;
 use crate::members::words::{
-    CLOSE_WANTED, Durable, ENTRIES_MAX, End, FLUSH_WANTED, LOG_FIRST, MANIFEST, Published, RESTING,
-    TO_BE_KNOWN,
+    CLOSE_WANTED, Durable, ENTRIES_MAX, End, FLUSH_WANTED, LOG_FIRST, MANIFEST, MUST_APPLY_UPTO,
+    Published, RESTING,
 };
 
 /// The marks.
@@ -27,15 +27,15 @@ impl Marks {
 
     /// The GLSN up to which a member applies the log before it orders a record. It is constant
     /// while the caller holds the turn.
-    pub fn to_be_known(&self) -> Glsn {
-        Glsn(self.table.word(TO_BE_KNOWN))
+    pub fn must_apply_upto(&self) -> Glsn {
+        Glsn(self.table.word(MUST_APPLY_UPTO))
     }
 
     /// From now on, members apply the record at `glsn` before they order another one. The caller
     /// must hold the turn and order that record next. (If it fails to do so, members apply more
     /// than they need.)
-    pub fn set_to_be_known(&self, glsn: Glsn) {
-        self.table.words.words()[TO_BE_KNOWN].fetch_max(glsn.0, Ordering::SeqCst);
+    pub fn set_must_apply_upto(&self, glsn: Glsn) {
+        self.table.words.words()[MUST_APPLY_UPTO].fetch_max(glsn.0, Ordering::SeqCst);
     }
 
     /// The first GLSN of the log, as published by the members that trim it.
@@ -112,13 +112,13 @@ impl Marks {
     }
 
     /// The GLSN up to which some member wants the index flushed.
-    pub fn flush_wanted(&self) -> Glsn {
+    pub fn flush_requested(&self) -> Glsn {
         Glsn(self.table.word(FLUSH_WANTED))
     }
 
     /// Asks the keeper to flush up to this GLSN. Wakes the members only if this was not asked for
     /// before, so that repeated requests do not wake the others, and this member itself, each time.
-    pub fn want_flush(&self, glsn: Glsn) {
+    pub fn request_flush(&self, glsn: Glsn) {
         if self.table.may_write_words()
             && self.table.words.words()[FLUSH_WANTED].fetch_max(glsn.0, Ordering::SeqCst) < glsn.0
         {
@@ -127,14 +127,14 @@ impl Marks {
     }
 
     /// The GLSN up to which the keeper wants memtables closed.
-    pub fn close_wanted(&self) -> Glsn {
+    pub fn close_requested(&self) -> Glsn {
         Glsn(self.table.word(CLOSE_WANTED))
     }
 
     /// Asks all members to close the memtables that hold anything up to this GLSN, and to have them
     /// flushed, because these memtables pin the log. Only the keeper calls this. A call by a keeper
     /// that was replaced in the meantime costs a needless flush, but no data.
-    pub fn want_closed(&self, glsn: Glsn) {
+    pub fn request_close(&self, glsn: Glsn) {
         self.table.words.words()[CLOSE_WANTED].fetch_max(glsn.0, Ordering::SeqCst);
         self.table.notify();
     }
@@ -142,7 +142,7 @@ impl Marks {
     /// As [`crate::members::table::Table::wait_for_change`], but also ends at the next sync of a
     /// commit. `next` and `durable` are [`Marks::next`] and the durable GLSN as this member read
     /// them before its last check; if either has changed since, returns at once.
-    pub fn rest(&self, seen: u64, next: Glsn, durable: Glsn, patience: Duration) {
+    pub fn rest(&self, seen: u64, next: Glsn, durable: Glsn, timeout: Duration) {
         if self.table.may_write_words() {
             // Set the word first: then a commit that is already published or durable is seen below,
             // and the sync of a later commit sees the word.
@@ -150,7 +150,7 @@ impl Marks {
             fence(Ordering::SeqCst);
         }
         if self.next() == next && self.durable_glsn() == durable {
-            self.table.wait_for_change(seen, patience);
+            self.table.wait_for_change(seen, timeout);
         }
     }
 }

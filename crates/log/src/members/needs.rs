@@ -29,7 +29,7 @@ impl Needs {
     pub fn set_checkpoint(&self, checkpoint: Glsn) {
         let (_, before, _) = self.own_needs();
         self.table.set(SlotWord::Checkpoint, checkpoint.0);
-        if (before.next()..=checkpoint).contains(&self.marks.close_wanted()) {
+        if (before.next()..=checkpoint).contains(&self.marks.close_requested()) {
             // The keeper may free the log now.
             self.table.notify();
         }

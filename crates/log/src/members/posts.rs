@@ -10,7 +10,7 @@
 //! Invariants:
 //! 1. A post is ordered at most once. A member that is killed between writing a GLSN and publishing
 //!    the end leaves the turn abandoned; the next holder takes the GLSN back before it orders
-//!    anything else ([`Posts::take_back_unpublished`]).
+//!    anything else ([`Posts::discard_unpublished`]).
 //! 2. A cell does not change while its bit is set. A process that gets a slot clears its bits when
 //!    it joins. It holds the turn once before its first post, so that no member is still reading a
 //!    cell of the slot's previous owner.
@@ -146,14 +146,14 @@ impl Posts {
     /// Permits this member to post. The caller must hold the turn.
     pub(crate) fn begin_to_post(&self) {
         if self.table.has_slot() && !self.may_post() {
-            self.forget_posts();
+            self.clear_posts();
             self.are_cleared.store(true, Ordering::Release);
         }
     }
 
     /// Drops the posts in this member's slot, which belong to an earlier owner. This member must
     /// not have posted anything.
-    pub(super) fn forget_posts(&self) {
+    pub(super) fn clear_posts(&self) {
         if self.table.has_slot() {
             self.posted(self.table.slot).store(0, Ordering::SeqCst);
         }
@@ -313,7 +313,7 @@ impl Posts {
     /// Takes back the claims of a member, and the GLSNs that it assigned to posts, if it ended
     /// before it published them. The caller must hold the turn and must not have ordered anything
     /// yet.
-    pub(crate) fn take_back_unpublished(&self) {
+    pub(crate) fn discard_unpublished(&self) {
         let next = self.marks.next();
         let cells: Vec<Cell> = self.pending().collect();
         for cell in cells {
@@ -346,7 +346,7 @@ impl Posts {
             let is_ordered = !matches!(self.post_answer(post), Answer::None);
             post_queue(if is_ordered { self.table.word(GROUP_BEGUN) } else { next })
         };
-        self.posting.take_waiting_at(&queue, self.table.patience, self.table.here(), is_needless)
+        self.posting.take_waiting_at(&queue, self.table.timeout, self.table.here(), is_needless)
     }
 
     /// Begins a group: the posts that are found from here on, until [`Posts::end_group`]. The

@@ -12,14 +12,14 @@ use crate::members::words::{COMPACT, Request, TRIM, TRIM_WANTED};
 
 /// A kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum RequestKind {
     /// To merge all runs of the index.
     Compact,
-    /// To free the log below [`Requests::trim_wanted`].
+    /// To free the log below [`Requests::trim_requested`].
     Trim,
 }
 
-impl Asked {
+impl RequestKind {
     fn words(self) -> Request {
         match self {
             Self::Compact => COMPACT,
@@ -44,10 +44,10 @@ impl Requests {
 
     /// Asks the keeper to compact the index; returns the request's number.
     pub fn ask_to_compact(&self) -> u64 {
-        self.ask(Asked::Compact)
+        self.ask(RequestKind::Compact)
     }
 
-    fn ask(&self, what: Asked) -> u64 {
+    fn ask(&self, what: RequestKind) -> u64 {
         let number =
             self.table.words.words()[what.words().asked].fetch_add(1, Ordering::SeqCst) + 1;
         self.table.notify();
@@ -57,30 +57,30 @@ impl Requests {
     /// Asks the keeper to trim the log below `until`; returns the request's number.
     pub fn ask_to_trim(&self, until: Glsn) -> u64 {
         self.table.words.words()[TRIM_WANTED].fetch_max(until.0, Ordering::SeqCst);
-        self.ask(Asked::Trim)
+        self.ask(RequestKind::Trim)
     }
 
     /// Below which GLSN members have asked to trim the log.
-    pub fn trim_wanted(&self) -> Glsn {
+    pub fn trim_requested(&self) -> Glsn {
         Glsn(self.table.word(TRIM_WANTED))
     }
 
     /// Whether a request succeeded (`true`) or failed; `None` if it is not done yet.
-    pub fn answer(&self, what: Asked, number: u64) -> Option<bool> {
+    pub fn answer(&self, what: RequestKind, number: u64) -> Option<bool> {
         let words = what.words();
         (self.table.word(words.done) >= number)
             .then(|| self.table.word(words.failed) & bit_of(number) == 0)
     }
 
     /// The number of the last request, if it is not done yet.
-    pub fn is_asked(&self, what: Asked) -> Option<u64> {
+    pub fn is_asked(&self, what: RequestKind) -> Option<u64> {
         let words = what.words();
         Some(self.table.word(words.asked)).filter(|asked| *asked > self.table.word(words.done))
     }
 
     /// Publishes that all requests up to `number` are done, or have failed. Only the keeper calls
     /// this.
-    pub fn answered(&self, what: Asked, number: u64, is_done: bool) {
+    pub fn answered(&self, what: RequestKind, number: u64, is_done: bool) {
         let words = what.words();
         let before = self.table.word(words.done);
         let answered =
@@ -117,18 +117,18 @@ mod tests {
             Members::join(&disk, &clock, Path::new("/"), Duration::from_millis(100)).unwrap();
         members.begin(true, 7, 0).unwrap();
         let [first, second, third, fourth] = [(); 4].map(|()| members.requests.ask_to_compact());
-        members.requests.answered(Asked::Compact, first, true);
-        members.requests.answered(Asked::Compact, third, false);
-        let answer = |number| members.requests.answer(Asked::Compact, number);
+        members.requests.answered(RequestKind::Compact, first, true);
+        members.requests.answered(RequestKind::Compact, third, false);
+        let answer = |number| members.requests.answer(RequestKind::Compact, number);
         assert_eq!(
             [first, second, third, fourth].map(answer),
             [Some(true), Some(false), Some(false), None]
         );
         assert_eq!(
-            members.requests.answer(Asked::Trim, members.requests.ask_to_trim(Glsn(1))),
+            members.requests.answer(RequestKind::Trim, members.requests.ask_to_trim(Glsn(1))),
             None
         );
-        members.requests.answered(Asked::Compact, fourth, true);
+        members.requests.answered(RequestKind::Compact, fourth, true);
         assert_eq!([third, fourth].map(answer), [Some(false), Some(true)]);
     }
 }

@@ -79,7 +79,7 @@ impl Slots {
 
     /// Clears the slots whose lock files differ from the recorded ones. No writing process may have
     /// the store open.
-    pub(super) fn forget_strayed(&self) -> Result<(), LogError> {
+    pub(super) fn clear_mismatched(&self) -> Result<(), LogError> {
         for slot in self.table.others_in_words() {
             let lock = self.open_slot(slot)?;
             if self.compare_slot(slot, &*lock).is_err() {

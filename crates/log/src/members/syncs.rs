@@ -10,7 +10,7 @@ use crate::members::lock::{Got, MemberLock};
 use crate::members::marks::Marks;
 use crate::members::posts::Posts;
 use crate::members::table::Table;
-use crate::members::words::{Durable, End, FOLLOWERS, NEWS, RESTING, STATE, SYNCS};
+use crate::members::words::{Durable, End, FOLLOWERS, READER_BELL, RESTING, STATE, SYNCS};
 
 /// How often a process that cannot be woken polls for news.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
@@ -42,7 +42,7 @@ impl Syncs {
 
     /// Takes the lock of syncs, unless `is_needless` says that a sync is no longer needed.
     pub(crate) fn take_sync(&self, is_needless: &dyn Fn() -> bool) -> Result<Got, LogError> {
-        self.sync.take(self.table.patience, self.table.here(), is_needless)
+        self.sync.take(self.table.timeout, self.table.here(), is_needless)
     }
 
     /// Publishes the durable end, and wakes the threads that wait for it. The caller must hold the
@@ -52,7 +52,7 @@ impl Syncs {
         self.sync.wake_all();
         self.posts.wake_group();
         if self.table.word(FOLLOWERS) > 0 {
-            self.table.ring(NEWS);
+            self.table.ring(READER_BELL);
         }
         // Cleared first: the comment at `RESTING` states the cost if this member is killed before
         // it wakes the others. The fence pairs with the one in `rest`.
@@ -70,16 +70,16 @@ impl Syncs {
         self.marks.set_end(end);
     }
 
-    /// Waits until something may have become durable, or until `patience` has elapsed.
-    pub(crate) fn wait_for_news(&self, patience: Duration, is_there: &dyn Fn() -> bool) {
+    /// Waits until something may have become durable, or until `timeout` has elapsed.
+    pub(crate) fn wait_for_durable(&self, timeout: Duration, is_there: &dyn Fn() -> bool) {
         if !self.table.may_write_words() {
-            return self.watch_for_news(patience, is_there);
+            return self.poll_for_durable(timeout, is_there);
         }
         let words = self.table.words.words();
         words[FOLLOWERS].fetch_add(1, Ordering::SeqCst);
-        let seen = self.table.word(NEWS);
+        let seen = self.table.word(READER_BELL);
         if !is_there() {
-            self.table.words.wait(NEWS, seen, patience);
+            self.table.words.wait(READER_BELL, seen, timeout);
         }
         words[FOLLOWERS].fetch_sub(1, Ordering::SeqCst);
     }
@@ -87,17 +87,17 @@ impl Syncs {
     /// Wakes the threads of all members that wait for news, so that each checks whether its wait
     /// has ended.
     pub(crate) fn wake_followers(&self) {
-        self.table.ring(NEWS);
+        self.table.ring(READER_BELL);
     }
 
-    /// Waits until `is_there` returns true, or until `patience` has elapsed, by polling.
-    pub(super) fn watch_for_news(&self, patience: Duration, is_there: &dyn Fn() -> bool) {
-        let rounds = patience.as_millis() / WATCH_INTERVAL.as_millis() + 1;
+    /// Waits until `is_there` returns true, or until `timeout` has elapsed, by polling.
+    pub(super) fn poll_for_durable(&self, timeout: Duration, is_there: &dyn Fn() -> bool) {
+        let rounds = timeout.as_millis() / WATCH_INTERVAL.as_millis() + 1;
         for _ in 0..rounds {
             if is_there() {
                 return;
             }
-            self.table.words.wait(STATE, self.table.state(), WATCH_INTERVAL.min(patience));
+            self.table.words.wait(STATE, self.table.state(), WATCH_INTERVAL.min(timeout));
         }
     }
 }

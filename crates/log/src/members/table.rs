@@ -39,7 +39,7 @@ pub struct Table {
     pub(super) slot_lock: Option<Box<dyn LockFile>>,
     pub(super) access: Access,
     /// The values that this member has published in its slot.
-    pub(super) said: [AtomicU64; SLOT_WORDS],
+    pub(super) published: [AtomicU64; SLOT_WORDS],
     pub(super) has_left: AtomicBool,
     /// Whether the words must have their layout: in a writing process, from the end of joining
     /// until leaving.
@@ -49,7 +49,7 @@ pub struct Table {
     /// The folder of the locks.
     pub(super) dir: PathBuf,
     /// How long this member waits for another one.
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
 }
 
 impl Table {
@@ -74,9 +74,9 @@ impl Table {
         self.ring(STATE);
     }
 
-    /// Waits until [`Table::state`] differs from `seen`, or until `patience` has elapsed.
-    pub fn wait_for_change(&self, seen: u64, patience: Duration) {
-        self.words.wait(STATE, seen, patience);
+    /// Waits until [`Table::state`] differs from `seen`, or until `timeout` has elapsed.
+    pub fn wait_for_change(&self, seen: u64, timeout: Duration) {
+        self.words.wait(STATE, seen, timeout);
     }
 
     pub(super) fn ring(&self, word: usize) {
@@ -101,7 +101,7 @@ impl Table {
         if self.has_left.load(Ordering::SeqCst) || !self.may_write_words() {
             return;
         }
-        self.said[word as usize].store(value, Ordering::SeqCst);
+        self.published[word as usize].store(value, Ordering::SeqCst);
         self.slot_word(self.slot, word).store(value, Ordering::SeqCst);
     }
 

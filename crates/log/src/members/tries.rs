@@ -18,14 +18,14 @@ pub(crate) struct Tries {
 
 impl Tries {
     /// Returns the current number of tries. A thread calls it before it queues.
-    pub(crate) fn came(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Whether a try that began after `came` timed out. If so, this thread has waited for the whole
-    /// timeout as well.
-    pub(crate) fn gave_up_since(&self, came: u64) -> bool {
-        self.gave_up.load(Ordering::Relaxed) > came
+    /// Whether a try that began after `before` timed out. If so, this thread has waited for the
+    /// whole timeout as well.
+    pub(crate) fn timed_out_since(&self, before: u64) -> bool {
+        self.gave_up.load(Ordering::Relaxed) > before
     }
 
     /// Makes a try, and counts it.

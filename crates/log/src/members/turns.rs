@@ -28,9 +28,9 @@ impl Turns {
     }
 
     /// As [`Turns::own_turn`]; `None` if the thread that holds it has waited for another member
-    /// longer than the patience for a turn.
+    /// longer than the timeout of a turn.
     pub(crate) fn own_turn_if_free_soon(&self) -> Option<MutexGuard<'_, ()>> {
-        for _ in 0..self.table.patience.as_millis().max(1) {
+        for _ in 0..self.table.timeout.as_millis().max(1) {
             match self.own_turn.try_lock() {
                 Ok(own) => return Some(own),
                 Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
@@ -42,6 +42,6 @@ impl Turns {
 
     /// Takes the turn.
     pub(crate) fn take(&self) -> Result<Got, LogError> {
-        self.tries.counted(|| self.turn.take(self.table.patience, self.table.here(), &|| false))
+        self.tries.counted(|| self.turn.take(self.table.timeout, self.table.here(), &|| false))
     }
 }

@@ -16,7 +16,7 @@
 //! | 23 | members rest until the next sync of a commit | set: any; cleared: holder of `sync` |
 //! | 24 to 32 | what is durable | the holder of `sync`; the first member, under `join` |
 //! | 33 | killed members that may have left blob files | the finder; the next owner of the slot |
-//! | 34 | nudges | any |
+//! | 34 | pings | any |
 //! | 35, 36 | processes that wait for a sync | arrived: any; expected: the holder of `sync` |
 //! | 37 | removed files of the log | the remover |
 //! | 38 | the GLSN that members apply before they order a record | the holder of `turn`; raised |
@@ -82,7 +82,7 @@ pub(super) const ENTRIES_MAX: usize = 54;
 pub(super) const BLOB_MARK: usize = 55;
 /// How many members wait for news, and the word that they wait on.
 pub(super) const FOLLOWERS: usize = 56;
-pub(super) const NEWS: usize = 57;
+pub(super) const READER_BELL: usize = 57;
 pub(super) const MANIFEST: usize = 58;
 pub(super) const FLUSH_WANTED: usize = 59;
 pub(super) const STATE: usize = 60;
@@ -108,9 +108,9 @@ pub(super) const LEFTOVERS: usize = 33;
 /// Counts the removed files of the log, which other members may still have open.
 pub(super) const REMOVED: usize = 37;
 /// The GLSN up to which a member applies the log before it orders a record.
-pub(super) const TO_BE_KNOWN: usize = 38;
+pub(super) const MUST_APPLY_UPTO: usize = 38;
 /// Changed to ask all members to show that they are running.
-pub(super) const NUDGE: usize = 34;
+pub(super) const PING: usize = 34;
 /// The requests of members to the keeper.
 pub(super) const COMPACT: Request = Request { asked: 1, done: 2, failed: 3 };
 pub(super) const TRIM: Request = Request { asked: 4, done: 5, failed: 6 };
@@ -202,7 +202,7 @@ pub(super) enum SlotWord {
     Removing,
     /// The last GLSN that it has applied; it needs the log after that.
     Applied,
-    /// Counts its answers to nudges, which show that it is running.
+    /// Counts its answers to pings, which show that it is running.
     Pulse,
     /// Its current memory budget in bytes.
     Budget,

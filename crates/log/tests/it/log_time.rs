@@ -78,7 +78,7 @@ fn restarted_time_follows_the_clock_and_earlier_records_count_as_older() {
         matches!(log.restart_time(), Err(LogError::InvalidDraft { .. })),
         "the active segment has no entry"
     );
-    let lead = log.let_time_lead();
+    let lead = log.allow_time_lead();
     submit(&log, 0, b"marker").unwrap();
     drop(lead);
     log.restart_time().unwrap();

@@ -180,14 +180,14 @@ mod tests {
 
     fn account(chunks: u64) -> (Budget, Arc<Account>) {
         let budget = Budget::new(chunks * CHUNK_BYTES as u64, Backing::Heap).unwrap();
-        let account = Account::new(&budget, Kind::Walks).unwrap();
+        let account = Account::new(&budget, Kind::Iterators).unwrap();
         (budget, account)
     }
 
     #[test]
     fn lease_covers_charges_with_little_slack() {
         let (budget, account) = account(64);
-        let leased = || budget.usage().of(Kind::Walks);
+        let leased = || budget.usage().of(Kind::Iterators);
         let mut charges: Vec<_> = (0..100).map(|_| account.charge()).collect();
         for (number, charge) in (0..).zip(&mut charges) {
             charge.set(number * 300).unwrap();
@@ -211,7 +211,7 @@ mod tests {
         charge.set(20_000).unwrap();
         let rest: Vec<_> = std::iter::from_fn(|| budget.take(Kind::Sort).ok()).collect();
         let error = charge.set(200_000).unwrap_err();
-        assert!(error.to_string().contains("Walks"), "{error}");
+        assert!(error.to_string().contains("Iterators"), "{error}");
         assert_eq!((charge.bytes(), account.charged_bytes()), (20_000, 20_000));
         drop(rest);
         charge.set(200_000).unwrap();
@@ -250,13 +250,13 @@ mod tests {
                     let mut charge = account.charge();
                     for step in 0..if cfg!(miri) { 20 } else { 5000 } {
                         charge.set(step * thread * 7919 % 200_000).unwrap();
-                        assert!(budget.usage().of(Kind::Walks) >= charge.bytes());
+                        assert!(budget.usage().of(Kind::Iterators) >= charge.bytes());
                     }
                 });
             }
         });
         assert_eq!(account.charged_bytes(), 0);
-        assert!(budget.usage().of(Kind::Walks) <= 2 * STEP_BYTES);
+        assert!(budget.usage().of(Kind::Iterators) <= 2 * STEP_BYTES);
     }
 }
 
@@ -273,7 +273,7 @@ mod loom_tests {
     fn loom_charge_during_a_shrink_is_covered() {
         loom::model(|| {
             let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
-            let account = Account::new(&budget, Kind::Walks).unwrap();
+            let account = Account::new(&budget, Kind::Iterators).unwrap();
             let mut leaving = account.charge();
             leaving.set(4 * STEP_BYTES).unwrap();
             let mut coming = account.charge();
@@ -283,7 +283,7 @@ mod loom_tests {
             });
             drop(leaving);
             let coming = other.join().unwrap();
-            assert!(budget.usage().of(Kind::Walks) >= coming.bytes(), "{account:?}");
+            assert!(budget.usage().of(Kind::Iterators) >= coming.bytes(), "{account:?}");
         });
     }
 }

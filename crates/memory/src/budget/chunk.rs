@@ -58,7 +58,7 @@ impl DerefMut for Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        self.budget.give_back(self.id, self.kind);
+        self.budget.release_chunk(self.id, self.kind);
     }
 }
 

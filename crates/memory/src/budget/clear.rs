@@ -79,8 +79,7 @@ impl Inner {
         let never_taken = state.free.never_taken();
         let limit = self.chunks.load(Ordering::Relaxed) as usize;
         are_enough(never_taken.len(), limit)
-            && state.free.given_back() + CHUNKS_PER_BLOCK
-                <= ahead(never_taken.start as usize, limit)
+            && state.free.released() + CHUNKS_PER_BLOCK <= ahead(never_taken.start as usize, limit)
     }
 }
 

@@ -70,7 +70,7 @@ impl Free {
     }
 
     /// Number of chunks that were released.
-    pub(super) fn given_back(&self) -> usize {
+    pub(super) fn released(&self) -> usize {
         self.back.len()
     }
 

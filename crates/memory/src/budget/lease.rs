@@ -12,7 +12,7 @@ use crate::sync::{MutexGuard, Ordering};
 pub(super) const RECLAIMED_AT_ONCE: usize = 16;
 
 /// Chunks given to the system per acquisition of the lock.
-pub(super) const WITHDRAWN_AT_ONCE: usize = 64;
+pub(super) const DECOMMIT_BATCH: usize = 64;
 
 /// A claim on the budget for heap memory; given back on drop.
 pub struct Lease {
@@ -47,7 +47,7 @@ impl Lease {
     }
 
     /// Another lease of the same kind.
-    pub(crate) fn like_it(&self, bytes: u64) -> Result<Lease, OutOfBudget> {
+    pub(crate) fn same_kind(&self, bytes: u64) -> Result<Lease, OutOfBudget> {
         let mut lease = self.empty_like_it();
         lease.grow(bytes)?;
         Ok(lease)
@@ -75,7 +75,7 @@ impl Lease {
     }
 
     /// Returns a mapping together with the lease that covers it, or keeps both as a spare.
-    pub(crate) fn give_back_with(mut self, mapping: Mapping) {
+    pub(crate) fn release_with(mut self, mapping: Mapping) {
         if self.bytes == mapping.bytes() as u64 {
             match self.inner.keep_spare(self.kind, mapping) {
                 // Its bytes are charged as spare from now on.
@@ -131,7 +131,7 @@ impl Inner {
         loop {
             let missing = state.missing_for(bytes);
             if missing <= state.free.len() {
-                state = self.withdraw_ahead(state, missing);
+                state = self.decommit_ahead(state, missing);
             }
             // Other threads may have taken chunks meanwhile.
             let missing = state.missing_for(bytes);
@@ -151,16 +151,16 @@ impl Inner {
     /// next, except for the last batch. Releases the lock between batches. The chunks stay free;
     /// retiring them later is then cheap. Chunks that were never taken are skipped: they have no
     /// memory yet, and retiring them is cheap anyway.
-    fn withdraw_ahead<'a>(
+    fn decommit_ahead<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
         count: usize,
     ) -> MutexGuard<'a, State> {
-        for first in (WITHDRAWN_AT_ONCE..count).step_by(WITHDRAWN_AT_ONCE) {
-            for at in first - WITHDRAWN_AT_ONCE..first.min(state.free.len()) {
+        for first in (DECOMMIT_BATCH..count).step_by(DECOMMIT_BATCH) {
+            for at in first - DECOMMIT_BATCH..first.min(state.free.len()) {
                 let id = state.free.at(at);
                 if !state.free.never_taken().contains(&id) {
-                    self.withdraw(&mut state, id);
+                    self.decommit(&mut state, id);
                 }
             }
             drop(state);
@@ -169,10 +169,10 @@ impl Inner {
         state
     }
 
-    /// Gives a free chunk's memory to the system, unless that was done before.
-    pub(super) fn withdraw(&self, state: &mut State, id: u32) {
+    /// Returns a free chunk's memory to the system, unless that was done before.
+    pub(super) fn decommit(&self, state: &mut State, id: u32) {
         if !std::mem::replace(&mut state.out[id as usize], true) {
-            self.arena.withdraw(id);
+            self.arena.decommit(id);
         }
     }
 
@@ -186,11 +186,11 @@ impl Inner {
                 "each is counted once"
             );
             state.out[fresh.start as usize..fresh.end as usize].fill(true);
-            self.arena.withdraw_fresh(fresh.clone());
+            self.arena.decommit_fresh(fresh.clone());
             state.retired.extend(fresh.clone().rev());
         }
         for _ in fresh.len()..missing {
-            let id = self.withdraw_one(state).expect("enough chunks are free");
+            let id = self.decommit_one(state).expect("enough chunks are free");
             state.retired.push(id);
         }
         state.leased_bytes += bytes;
@@ -199,9 +199,9 @@ impl Inner {
     }
 
     /// Takes the free chunk that was returned longest ago, and gives its memory to the system.
-    pub(super) fn withdraw_one(&self, state: &mut State) -> Option<u32> {
+    pub(super) fn decommit_one(&self, state: &mut State) -> Option<u32> {
         let id = state.free.pop_front()?;
-        self.withdraw(state, id);
+        self.decommit(state, id);
         Some(id)
     }
 

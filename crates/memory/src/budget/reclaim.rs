@@ -15,7 +15,7 @@ pub trait Reclaim: Send + Sync {
 
 impl Budget {
     /// Asks the reclaimers once, for a caller that has no memory of its own left to evict.
-    pub(crate) fn press(&self) {
+    pub(crate) fn reclaim_once(&self) {
         drop(self.inner.reclaim(self.inner.lock(), 1));
     }
 
@@ -36,8 +36,8 @@ impl Budget {
     }
 
     /// Asks the lenders for `chunks` chunks; returns how many more are free afterwards.
-    pub(crate) fn take_back(&self, chunks: usize) -> usize {
-        self.inner.take_back(chunks)
+    pub(crate) fn reclaim_lent(&self, chunks: usize) -> usize {
+        self.inner.reclaim_lent(chunks)
     }
 }
 
@@ -52,13 +52,13 @@ impl Inner {
         if !state.spare.is_empty() {
             let spare = std::mem::take(&mut state.spare);
             drop(state);
-            return Ok(self.give_up(spare));
+            return Ok(self.release_spare(spare));
         }
         state.pressure.inline_evictions += 1;
         let before = state.free.len();
         drop(state);
         self.ring(Cause::Inline);
-        if self.take_back(chunks) > 0 {
+        if self.reclaim_lent(chunks) > 0 {
             return Ok(self.lock());
         }
         let reclaimers: Vec<_> = self
@@ -78,8 +78,8 @@ impl Inner {
         if given || state.free.len() > before { Ok(state) } else { Err(state) }
     }
 
-    /// See [`Budget::take_back`].
-    pub(super) fn take_back(&self, chunks: usize) -> usize {
+    /// See [`Budget::reclaim_lent`].
+    pub(super) fn reclaim_lent(&self, chunks: usize) -> usize {
         let lenders: Vec<_> = self
             .lenders
             .lock()
@@ -97,7 +97,7 @@ impl Inner {
         if state.free.len() < before + chunks && !state.spare.is_empty() {
             let spare = std::mem::take(&mut state.spare);
             drop(state);
-            state = self.give_up(spare);
+            state = self.release_spare(spare);
         }
         state.free.len().saturating_sub(before)
     }

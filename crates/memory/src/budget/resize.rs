@@ -2,13 +2,13 @@
 //!
 //! Invariants:
 //! 1. Resizes run one at a time. An error leaves the budget as it was.
-//! 2. Chunks beyond a smaller limit are withdrawn: they stay in the arena, but are not free until
+//! 2. Chunks beyond a smaller limit are decommitted: they stay in the arena, but are not free until
 //!    the budget becomes larger again.
 
 use std::fmt;
 use std::io;
 
-use super::lease::{RECLAIMED_AT_ONCE, WITHDRAWN_AT_ONCE};
+use super::lease::{DECOMMIT_BATCH, RECLAIMED_AT_ONCE};
 use super::{Inner, Lease, State, Usage};
 use crate::budget::chunk::CHUNK_BYTES;
 use crate::sync::{MutexGuard, Ordering};
@@ -94,7 +94,7 @@ impl Inner {
             state = match (over, short) {
                 (0, 0) => break,
                 (1.., _) if !state.free.is_empty() => {
-                    self.withdraw_some(state, over.min(WITHDRAWN_AT_ONCE))
+                    self.decommit_some(state, over.min(DECOMMIT_BATCH))
                 }
                 // The remaining chunks were retired for the lease.
                 (1.., 0) => break,
@@ -107,7 +107,7 @@ impl Inner {
         if leased_bytes < lease.bytes {
             self.unretire(&mut state, lease.kind, lease.bytes - leased_bytes);
             lease.bytes = leased_bytes;
-            self.withdraw_over(&mut state, wanted);
+            self.decommit_over(&mut state, wanted);
         }
         self.enlarge(&mut state, wanted)
             .map_err(|error| ResizeError::Refused { message: error.to_string() })?;
@@ -130,25 +130,25 @@ impl Inner {
     }
 
     /// Withdraws the chunks beyond `wanted` from the budget; they are free.
-    fn withdraw_over(&self, state: &mut State, wanted: u32) {
+    fn decommit_over(&self, state: &mut State, wanted: u32) {
         while self.chunks.load(Ordering::Relaxed) > wanted {
             // The chunks that were just unretired are at the front.
             let id = state.free.pop_front().expect("the surplus was counted as retired");
-            self.withdraw(state, id);
-            state.withdrawn.push(id);
+            self.decommit(state, id);
+            state.decommitted.push(id);
             self.chunks.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     /// Withdraws up to `count` free chunks from the budget, then releases the lock for a moment.
-    fn withdraw_some<'a>(
+    fn decommit_some<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
         count: usize,
     ) -> MutexGuard<'a, State> {
         for _ in 0..count {
-            let Some(id) = self.withdraw_one(&mut state) else { break };
-            state.withdrawn.push(id);
+            let Some(id) = self.decommit_one(&mut state) else { break };
+            state.decommitted.push(id);
             self.chunks.fetch_sub(1, Ordering::Relaxed);
         }
         drop(state);
@@ -169,16 +169,16 @@ impl Inner {
         ResizeError::Held { missing_bytes: (short * CHUNK_BYTES) as u64, usage }
     }
 
-    /// Adds chunks until there are `wanted`: first withdrawn ones, then new ones. On an error none
-    /// is added.
+    /// Adds chunks until there are `wanted`: first decommitted ones, then new ones. On an error
+    /// none is added.
     fn enlarge(&self, state: &mut State, wanted: u32) -> io::Result<()> {
         let more = wanted - self.chunks.load(Ordering::Relaxed);
-        let fresh = more.saturating_sub(state.withdrawn.len() as u32);
+        let fresh = more.saturating_sub(state.decommitted.len() as u32);
         if fresh > 0 {
             self.arena.grow(state.made + fresh)?;
         }
-        let keep = state.withdrawn.len() - (more - fresh) as usize;
-        let again = state.withdrawn.split_off(keep);
+        let keep = state.decommitted.len() - (more - fresh) as usize;
+        let again = state.decommitted.split_off(keep);
         again.into_iter().for_each(|id| state.free.push_front(id));
         (state.made..state.made + fresh).for_each(|id| state.free.push_front(id));
         state.made += fresh;

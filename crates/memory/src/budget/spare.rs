@@ -11,7 +11,7 @@ fn spare_bytes_max(limit_bytes: u64) -> u64 {
 
 /// The best-fitting spare mapping for `bytes`: the smallest that is large enough, but not more than
 /// twice as large.
-fn best_of(spare: &[Mapping], bytes: usize) -> Option<usize> {
+fn best_fit(spare: &[Mapping], bytes: usize) -> Option<usize> {
     let fits = |mapping: &Mapping| (bytes..=2 * bytes).contains(&mapping.bytes());
     let fitting = spare.iter().enumerate().filter(|(_, mapping)| fits(mapping));
     fitting.min_by_key(|(_, mapping)| mapping.bytes()).map(|(at, _)| at)
@@ -25,7 +25,7 @@ impl Inner {
         bytes: usize,
     ) -> Result<Option<Mapping>, OutOfBudget> {
         let mut state = self.lock();
-        let Some(best) = best_of(&state.spare, bytes) else { return Ok(None) };
+        let Some(best) = best_fit(&state.spare, bytes) else { return Ok(None) };
         if state.refuses_on_purpose() {
             return Err(self.refusal(state, kind, bytes as u64));
         }
@@ -57,7 +57,7 @@ impl Inner {
     }
 
     /// Gives spare mappings to the system, then their charge to the budget.
-    pub(super) fn give_up(&self, spare: Vec<Mapping>) -> MutexGuard<'_, State> {
+    pub(super) fn release_spare(&self, spare: Vec<Mapping>) -> MutexGuard<'_, State> {
         let bytes = spare.iter().map(|mapping| mapping.bytes() as u64).sum();
         drop(spare);
         let mut state = self.lock();

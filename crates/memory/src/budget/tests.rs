@@ -58,8 +58,8 @@ fn try_take_ignores_injected_refusals() {
     drop((held, other));
 }
 
-/// Regression: chunks that were never taken were counted as withdrawn twice, by the first part of a
-/// long lease and again when they were retired. A block with such chunks was remapped while other
+/// Regression: chunks that were never taken were counted as decommitted twice, by the first part of
+/// a long lease and again when they were retired. A block with such chunks was remapped while other
 /// chunks of it were held.
 #[test]
 #[cfg_attr(miri, ignore = "mappings")]

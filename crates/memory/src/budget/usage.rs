@@ -29,7 +29,7 @@ pub enum Kind {
     /// Large buffers that were returned and are kept for reuse.
     Spare,
     /// Open iterators: their keys, values and cursors.
-    Walks,
+    Iterators,
 }
 
 impl Kind {
@@ -46,7 +46,7 @@ impl Kind {
         Kind::Staging,
         Kind::Metadata,
         Kind::Spare,
-        Kind::Walks,
+        Kind::Iterators,
     ];
 }
 

@@ -3,9 +3,9 @@
 //! Invariants:
 //! 1. Only the first in the queue retries. A thread that arrives while others wait queues behind
 //!    them, even if memory has just come free.
-//! 2. A thread gives up after [`Patience::idle`] without progress: no memory was given back, no
+//! 2. A thread gives up after [`WaitLimits::idle`] without progress: no memory was given back, no
 //!    waiter was served, and no operation that frees memory is in progress. Even with progress, it
-//!    gives up after [`Patience::longest`], not counting the time of its own attempts.
+//!    gives up after [`WaitLimits::longest`], not counting the time of its own attempts.
 //! 3. If no memory was given back since a wait timed out, and no operation that frees memory is in
 //!    progress, the next request is refused at once, because it would time out too.
 //!
@@ -29,14 +29,14 @@ const STEP: Duration = Duration::from_millis(5);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Before the waiters, because it probably needs no more memory.
-    Ahead,
+    First,
     /// Behind the waiters.
-    Behind,
+    Last,
 }
 
 /// The limits of a thread's wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct WaitLimits {
     /// The limit without progress. Zero disables waiting.
     pub idle: Duration,
     /// The limit even with progress.
@@ -55,7 +55,7 @@ pub trait Relief {
 /// The queue.
 pub struct WaitQueue {
     budget: Budget,
-    patience: Patience,
+    limits: WaitLimits,
     clock: SystemClock,
     state: Mutex<State>,
     moved: Condvar,
@@ -73,10 +73,10 @@ struct State {
 
 impl WaitQueue {
     /// A queue for memory of `budget`.
-    pub fn new(budget: &Budget, patience: Patience) -> Self {
+    pub fn new(budget: &Budget, limits: WaitLimits) -> Self {
         Self {
             budget: budget.clone(),
-            patience,
+            limits,
             clock: SystemClock::new(),
             state: Mutex::new(State::default()),
             moved: Condvar::new(),
@@ -84,7 +84,7 @@ impl WaitQueue {
     }
 
     /// Calls `attempt`. If it is refused for lack of memory, asks for `relief` and retries whenever
-    /// memory was given back, until it succeeds, fails for another reason, or the patience ends.
+    /// memory was given back, until it succeeds, fails for another reason, or the limits ends.
     ///
     /// # Errors
     /// The error of the last attempt.
@@ -95,16 +95,16 @@ impl WaitQueue {
         relief: &dyn Relief,
         mut attempt: impl FnMut() -> Result<T, E>,
     ) -> Result<T, E> {
-        if self.patience.idle.is_zero() {
+        if self.limits.idle.is_zero() {
             return attempt();
         }
-        if order == Order::Ahead || self.lock().waiting.is_empty() {
+        if order == Order::First || self.lock().waiting.is_empty() {
             match attempt() {
                 Err(error) if is_refusal(&error) => {}
                 done => return done,
             }
         }
-        let place = self.stand();
+        let place = self.enqueue();
         let mut waited = Waited::begin(self.clock.monotonic_nanos(), self.moves());
         let mut is_asked = false;
         self.budget.note_wait();
@@ -114,12 +114,12 @@ impl WaitQueue {
                 self.clock.monotonic_nanos(),
                 self.moves(),
                 is_under_way,
-                self.patience,
+                self.limits,
             );
             if !is_over && !self.is_first(&place) {
                 continue;
             }
-            let given = self.budget.given();
+            let given = self.budget.releases();
             is_asked = is_asked || relief.ask();
             match attempt() {
                 Err(error) if is_refusal(&error) => {
@@ -138,14 +138,14 @@ impl WaitQueue {
                     return done;
                 }
             }
-            self.budget.wait_given(given, STEP);
+            self.budget.wait_for_release(given, STEP);
         }
     }
 
     /// Changes whenever memory was given back, or a thread was served.
     fn moves(&self) -> (u64, u64) {
         let served = self.lock().served;
-        (self.budget.given(), served)
+        (self.budget.releases(), served)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -153,17 +153,17 @@ impl WaitQueue {
     }
 
     /// Joins the end of the queue.
-    fn stand(&self) -> Standing<'_> {
+    fn enqueue(&self) -> QueueEntry<'_> {
         let mut state = self.lock();
         let number = state.next;
         state.next += 1;
         state.waiting.push_back(number);
-        Standing { queue: self, number }
+        QueueEntry { queue: self, number }
     }
 
     /// Returns whether a thread is the first in the queue. If it is not, waits for a step before it
     /// returns.
-    fn is_first(&self, place: &Standing<'_>) -> bool {
+    fn is_first(&self, place: &QueueEntry<'_>) -> bool {
         let state = self.lock();
         let is_first = state.waiting.front() == Some(&place.number);
         if !is_first {
@@ -191,14 +191,14 @@ impl Waited {
         now: u64,
         moves: (u64, u64),
         is_under_way: bool,
-        patience: Patience,
+        limits: WaitLimits,
     ) -> bool {
         if is_under_way || moves != self.moves {
             (self.moved, self.moves) = (now, moves);
         }
         let is_past =
             |since: u64, limit: Duration| u128::from(now.saturating_sub(since)) >= limit.as_nanos();
-        is_past(self.moved, patience.idle) || is_past(self.begun, patience.longest)
+        is_past(self.moved, limits.idle) || is_past(self.begun, limits.longest)
     }
 }
 
@@ -209,12 +209,12 @@ impl fmt::Debug for WaitQueue {
 }
 
 /// A place in the queue; left on drop.
-struct Standing<'a> {
+struct QueueEntry<'a> {
     queue: &'a WaitQueue,
     number: u64,
 }
 
-impl Drop for Standing<'_> {
+impl Drop for QueueEntry<'_> {
     fn drop(&mut self) {
         let mut state = self.queue.lock();
         state.waiting.retain(|number| *number != self.number);
@@ -232,11 +232,11 @@ mod tests {
     use crate::budget::chunk::{CHUNK_BYTES, Chunk};
     use crate::budget::{Backing, Kind, OutOfBudget};
 
-    const LONG: Patience =
-        Patience { idle: Duration::from_secs(600), longest: Duration::from_secs(600) };
+    const LONG: WaitLimits =
+        WaitLimits { idle: Duration::from_secs(600), longest: Duration::from_secs(600) };
 
-    fn short(idle_millis: u64) -> Patience {
-        Patience { idle: Duration::from_millis(idle_millis), ..LONG }
+    fn short(idle_millis: u64) -> WaitLimits {
+        WaitLimits { idle: Duration::from_millis(idle_millis), ..LONG }
     }
 
     /// Relief that frees nothing, and may report an operation in progress.
@@ -262,7 +262,7 @@ mod tests {
     }
 
     fn take(queue: &WaitQueue, budget: &Budget) -> Result<Chunk, OutOfBudget> {
-        queue.attempt(Order::Behind, |_| true, &Nothing::default(), || budget.take(Kind::WriteSet))
+        queue.attempt(Order::Last, |_| true, &Nothing::default(), || budget.take(Kind::WriteSet))
     }
 
     /// Waits until this many threads are in the queue.
@@ -314,7 +314,7 @@ mod tests {
         take(&queue, &budget).unwrap_err();
         // A queue that would wait longer than the test runs.
         let state = Mutex::new(std::mem::take(&mut *queue.lock()));
-        let queue = WaitQueue { patience: LONG, state, ..queue };
+        let queue = WaitQueue { limits: LONG, state, ..queue };
         take(&queue, &budget).unwrap_err();
         let before = queue.lock().in_vain;
         assert!(before.is_some());
@@ -352,7 +352,7 @@ mod tests {
             attempts += 1;
             if attempts < 6 { Err(budget.take(Kind::WriteSet).err()) } else { Ok(()) }
         };
-        queue.attempt(Order::Behind, |_| true, &relief, attempt).unwrap();
+        queue.attempt(Order::Last, |_| true, &relief, attempt).unwrap();
         assert_eq!(relief.asked.load(Ordering::Relaxed), 3);
     }
 
@@ -364,7 +364,7 @@ mod tests {
         std::thread::scope(|scope| {
             let take = || {
                 queue.attempt(
-                    Order::Behind,
+                    Order::Last,
                     |_: &OutOfBudget| true,
                     &relief,
                     || budget.take(Kind::WriteSet),
@@ -382,11 +382,11 @@ mod tests {
 
     #[test]
     fn wait_ends_when_idle_or_after_the_maximum() {
-        let patience =
-            Patience { idle: Duration::from_nanos(10), longest: Duration::from_nanos(100) };
+        let limits =
+            WaitLimits { idle: Duration::from_nanos(10), longest: Duration::from_nanos(100) };
         let mut waited = Waited::begin(1000, (0, 0));
         let mut is_over =
-            |now, moves, is_under_way| waited.is_over(now, moves, is_under_way, patience);
+            |now, moves, is_under_way| waited.is_over(now, moves, is_under_way, limits);
         assert!(!is_over(1009, (0, 0), false));
         assert!(!is_over(1015, (1, 0), false), "memory was given back");
         assert!(!is_over(1024, (1, 0), false));
@@ -400,12 +400,12 @@ mod tests {
     #[test]
     fn wait_ends_although_memory_keeps_coming_back() {
         let (budget, held) = full(1);
-        let patience =
-            Patience { idle: Duration::from_secs(600), longest: Duration::from_millis(50) };
-        let queue = WaitQueue::new(&budget, patience);
+        let limits =
+            WaitLimits { idle: Duration::from_secs(600), longest: Duration::from_millis(50) };
+        let queue = WaitQueue::new(&budget, limits);
         let relief = Nothing { is_under_way: AtomicBool::new(true) };
         queue
-            .attempt(Order::Behind, |_: &OutOfBudget| true, &relief, || budget.take(Kind::WriteSet))
+            .attempt(Order::Last, |_: &OutOfBudget| true, &relief, || budget.take(Kind::WriteSet))
             .unwrap_err();
         drop(held);
     }

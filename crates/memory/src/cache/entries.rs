@@ -207,7 +207,7 @@ impl Entries {
         let has_grown = grown.is_some();
         match grown {
             Some(lost) => lost.into_iter().for_each(|slot| self.lose(shared, slot)),
-            None => owner.give_back(&shared.segments, segment),
+            None => owner.release(&shared.segments, segment),
         }
         has_grown
     }

@@ -97,7 +97,7 @@ impl Eviction {
         let age = entries.take_ghost(shared, hash);
         if let Some(ticks) = age {
             self.returns += 1;
-            self.probation_part.came_back(ticks, parts(shared, entries).0);
+            self.probation_part.note_return(ticks, parts(shared, entries).0);
         }
         let returned = age.is_some() && is_worth_its_place(shared, entries, header, 1);
         policy::first_queue(returned, &self.occupancy(shared, entries))
@@ -106,7 +106,7 @@ impl Eviction {
     /// Whether an entry at this position will stay about as long as one inserted now. Always true
     /// in a cache that never had to evict, and in the protected queue, where the entry makes
     /// another round. In the probation queue, the entry must be in the younger half.
-    pub(super) fn stays_for_long(&self, entries: &Entries, queue: Queue, position: u64) -> bool {
+    pub(super) fn is_recent(&self, entries: &Entries, queue: Queue, position: u64) -> bool {
         let ends = entries.queues.ends(queue);
         !self.was_full
             || queue == Queue::Protected

@@ -185,6 +185,6 @@ fn hint() -> usize {
 
 impl Reclaim for Inner {
     fn reclaim(&self, chunks: usize) -> usize {
-        self.lock().give_back(&self.shared, chunks)
+        self.lock().release_chunks(&self.shared, chunks)
     }
 }

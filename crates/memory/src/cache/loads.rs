@@ -196,8 +196,9 @@ mod tests {
     fn superseded_load_is_returned_but_not_cached() {
         let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
         let cache = Cache::new(&budget, CacheOptions::of_bytes(256 << 10)).unwrap();
-        let bring_back =
-            || cache.bring_back(&[cache.returning(b"key", [b"new", b""], 0)], || true).entered;
+        let restore_entries = || {
+            cache.restore_entries(&[cache.restorable(b"key", [b"new", b""], 0)], || true).entered
+        };
         let changes: [&dyn Fn(); 9] = [
             &|| {},
             &|| _ = cache.remove(b"key"),
@@ -207,7 +208,7 @@ mod tests {
             &|| assert!(cache.offer(b"key", &[b"ne", b"w"], || true)),
             &|| assert!(cache.insert_for(b"key", b"new", Duration::from_secs(60))),
             &|| assert!(!cache.replace(b"key", &[b"new"])),
-            &|| assert_eq!(bring_back(), 1),
+            &|| assert_eq!(restore_entries(), 1),
         ];
         let new: Option<&[u8]> = Some(b"new");
         let expected = [Some(&b"old"[..]), None, new, None, new, new, new, None, new];

@@ -35,7 +35,7 @@ impl Occupancy {
 }
 
 /// Touches that promote an entry of the probation queue.
-const PROOF: u8 = 2;
+const PROMOTING_TOUCHES: u8 = 2;
 
 /// The queue in which a new entry begins. `returned` is set if a ghost shows that the entry was
 /// evicted from probation recently. Until the cache is first full, entries beyond the probation
@@ -58,7 +58,7 @@ pub(super) fn next_queue(occupancy: &Occupancy) -> Queue {
 /// queue, or `None` if it is evicted.
 pub(super) fn touches_if_kept(queue: Queue, touches: u8) -> Option<u8> {
     match queue {
-        Queue::Probation => (touches >= PROOF).then_some(0),
+        Queue::Probation => (touches >= PROMOTING_TOUCHES).then_some(0),
         Queue::Protected => touches.checked_sub(1),
     }
 }

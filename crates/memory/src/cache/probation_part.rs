@@ -46,14 +46,14 @@ impl ProbationPart {
 
     /// Records that an entry returned this many ticks after its eviction from the probation queue.
     /// `entry` is the mean size of an entry, as a fraction of the cache.
-    pub(super) fn came_back(&mut self, ticks: u64, entry: f64) {
+    pub(super) fn note_return(&mut self, ticks: u64, entry: f64) {
         if ticks <= SOON {
             self.change(entry);
         }
     }
 
     /// Records that the oldest entry of the protected queue was found once. `protected` is that
-    /// queue's fraction of the cache, `entry` as for [`ProbationPart::came_back`].
+    /// queue's fraction of the cache, `entry` as for [`ProbationPart::note_return`].
     pub(super) fn found_once(&mut self, protected: f64, entry: f64) {
         // The fraction of such entries that are found in the part that the queue would lose.
         let lost = if protected > REACH { REACH / protected } else { 1.0 };
@@ -113,20 +113,20 @@ mod tests {
     fn probation_part_follows_early_returns_within_bounds() {
         let mut part = ProbationPart::new();
         assert_eq!(part.of(1000), 100);
-        part.came_back(SOON + 1, 0.1);
+        part.note_return(SOON + 1, 0.1);
         part.found_once(0.9, 0.1);
         assert_eq!(
             part.of(1000),
             100,
             "late returns are ignored, and the part is at least a tenth"
         );
-        (0..4).for_each(|ticks| part.came_back(ticks / 4, 0.1));
+        (0..4).for_each(|ticks| part.note_return(ticks / 4, 0.1));
         assert_eq!(part.of(1000), 500);
         part.found_once(0.5, 0.1);
         assert!((460..500).contains(&part.of(1000)), "{part:?}");
         part.found_once(0.0, 0.01);
         assert!(part.of(1000) < 480, "{part:?}");
-        (0..100).for_each(|_| part.came_back(0, 0.1));
+        (0..100).for_each(|_| part.note_return(0, 0.1));
         assert_eq!(part.of(1000), 900);
     }
 }

@@ -151,7 +151,7 @@ impl Ends {
             return None;
         }
         let position = self.young;
-        self.lay(segments, ring, position, arrival);
+        self.write_parts(segments, ring, position, arrival);
         self.young += header.words();
         Some(position)
     }
@@ -166,12 +166,12 @@ impl Ends {
         (position, room): (u64, u64),
         arrival: &Arrival<'_>,
     ) {
-        self.lay(segments, ring, position, arrival);
+        self.write_parts(segments, ring, position, arrival);
         let words = arrival.header().words();
         if words < room {
             let (end, filler) = (position + words, Header::filler((room - words) as usize * 8));
             let (segment, at) = (ring.get(sequence_of(segments, end)), offset_of(segments, end));
-            // SAFETY: as in `lay`.
+            // SAFETY: as in `write_parts`.
             unsafe { segments.write(segment, at, &filler.encode()) }
             self.filled_bytes += Self::filled_by(segments, end, filler);
         }
@@ -179,7 +179,7 @@ impl Ends {
 
     /// Writes the parts of an entry consecutively, within one segment.
     #[allow(unsafe_code, reason = "writes bytes without readers")]
-    fn lay(&self, segments: &Segments, ring: &Ring, position: u64, arrival: &Arrival<'_>) {
+    fn write_parts(&self, segments: &Segments, ring: &Ring, position: u64, arrival: &Arrival<'_>) {
         let segment = ring.get(sequence_of(segments, position));
         let mut at = offset_of(segments, position);
         let mut write = |bytes: &[u8]| {

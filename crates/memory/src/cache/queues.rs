@@ -136,11 +136,11 @@ impl Queues {
 
     /// Makes `segments` available, without eviction. Returns whether they are.
     pub(super) fn reserve(&mut self, shared: &Shared, segments: usize) -> bool {
-        if self.owner.provide(&shared.segments, segments + RESERVE) {
+        if self.owner.ensure_free(&shared.segments, segments + RESERVE) {
             return true;
         }
         self.reclaim(shared);
-        self.owner.provide(&shared.segments, segments + RESERVE)
+        self.owner.ensure_free(&shared.segments, segments + RESERVE)
     }
 
     /// Frees the retired segments that no reader uses any more.
@@ -149,7 +149,7 @@ impl Queues {
         self.retired.retain_mut(|retired| {
             let is_read = retired.readers.is_read(shared);
             if !is_read {
-                owner.give_back(&shared.segments, retired.segment);
+                owner.release(&shared.segments, retired.segment);
             }
             is_read
         });
@@ -158,7 +158,7 @@ impl Queues {
     /// Frees the segment of a page that was removed from the index, once it has no reader.
     pub(super) fn retire_page(&mut self, shared: &Shared, segment: u32) {
         match shared.readers.in_index() {
-            0 => self.owner.give_back(&shared.segments, segment),
+            0 => self.owner.release(&shared.segments, segment),
             lines => self.retired.push(Retired { segment, readers: RetiredFrom::Index { lines } }),
         }
     }
@@ -239,7 +239,7 @@ impl Queues {
     ) -> bool {
         let placed = &entry.placed;
         let wanted = self.ends(target).segments_for(&shared.segments, placed.header);
-        let at_once = self.owner.provide_to_move(&shared.segments, wanted);
+        let at_once = self.owner.ensure_free_for_move(&shared.segments, wanted);
         if !at_once && !self.can_move_in_steps(shared, entry) {
             return false;
         }
@@ -291,7 +291,7 @@ impl Queues {
     /// Later readers do not find these entries, because the index no longer refers to them.
     fn can_move_in_steps(&mut self, shared: &Shared, entry: &Located<'_>) -> bool {
         let (queue, count) = (entry.placed.queue, entry.placed.segment_count());
-        if count < 2 || !self.owner.provide_to_move(&shared.segments, RESERVE) {
+        if count < 2 || !self.owner.ensure_free_for_move(&shared.segments, RESERVE) {
             return false;
         }
         let before = entry.slot.swap(Slot::EMPTY.0, Ordering::AcqRel);
@@ -325,7 +325,7 @@ impl Queues {
             |emptied, segment| {
                 leaves = true;
                 match shared.readers.reading(emptied, |fingerprint| passed.may_have(fingerprint)) {
-                    0 => owner.give_back(&shared.segments, segment),
+                    0 => owner.release(&shared.segments, segment),
                     lines => retired
                         .push(Retired { segment, readers: RetiredFrom::Queue { lines, emptied } }),
                 }
@@ -355,8 +355,8 @@ impl Queues {
     /// Like [`Queues::advance`], for segments without readers.
     fn advance_unread(&mut self, shared: &Shared, queue: Queue, to: u64) {
         let owner = &mut self.owner;
-        let give_back = |_, segment| owner.give_back(&shared.segments, segment);
-        self.ends[queue as usize].pass(&shared.segments, shared.ring(queue), to, give_back);
+        let release = |_, segment| owner.release(&shared.segments, segment);
+        self.ends[queue as usize].pass(&shared.segments, shared.ring(queue), to, release);
     }
 
     /// Advances both old ends to the young ends. The index refers to no entry any more.

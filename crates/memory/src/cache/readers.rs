@@ -358,7 +358,7 @@ mod loom_tests {
         }
 
         /// Removes the page of the index, and overwrites it if it has no reader.
-        fn give_page_up(&self) {
+        fn release_page(&self) {
             self.cell.store(0, Ordering::Release);
             let mut lines = self.readers.in_index();
             if lines > 0 {
@@ -446,7 +446,7 @@ mod loom_tests {
                 let model = Arc::clone(&model);
                 move || model.read(0, 1)
             });
-            model.give_page_up();
+            model.release_page();
             let found = reader.join().unwrap();
             assert!(!model.read(1, 1), "the cell leads elsewhere");
             assert_eq!((found, model.readers.in_index()), (found, 0), "every line is free again");

@@ -214,12 +214,13 @@ impl Owner {
 
     /// Whether `wanted` segments can be taken now; takes free chunks from the budget if needed,
     /// without reclaiming.
-    pub(super) fn provide(&mut self, segments: &Segments, wanted: usize) -> bool {
+    pub(super) fn ensure_free(&mut self, segments: &Segments, wanted: usize) -> bool {
         self.used() + wanted <= self.limit && self.hold(segments, wanted)
     }
 
-    /// Like [`Owner::provide`], for moving an entry, which soon frees as many segments as it takes.
-    pub(super) fn provide_to_move(&mut self, segments: &Segments, wanted: usize) -> bool {
+    /// Like [`Owner::ensure_free`], for moving an entry, which soon frees as many segments as it
+    /// takes.
+    pub(super) fn ensure_free_for_move(&mut self, segments: &Segments, wanted: usize) -> bool {
         self.used() + wanted <= self.ceiling && self.hold(segments, wanted)
     }
 
@@ -258,7 +259,7 @@ impl Owner {
     }
 
     /// Takes back a segment without readers.
-    pub(super) fn give_back(&mut self, segments: &Segments, segment: u32) {
+    pub(super) fn release(&mut self, segments: &Segments, segment: u32) {
         let shift = segments.per_chunk_shift();
         let (at, bit) = (segment >> shift, 1u16 << (segment & ((1 << shift) - 1)));
         let before = self.free_of_chunk[at as usize];

@@ -19,14 +19,14 @@ const ENTRIES_PER_LOCK: usize = 256;
 
 /// The queue that an entry is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Standing {
+pub enum QueueKind {
     /// The protected queue.
     Protected,
     /// The probation queue.
     Probation,
 }
 
-impl Standing {
+impl QueueKind {
     pub(super) fn queue(self) -> Queue {
         match self {
             Self::Protected => Queue::Protected,
@@ -55,9 +55,9 @@ pub struct Changes {
     pub turned: u64,
 }
 
-/// An entry to be restored; made by [`Cache::returning`](super::Cache::returning).
+/// An entry to be restored; made by [`Cache::restorable`](super::Cache::restorable).
 #[derive(Debug)]
-pub struct Returning<'a> {
+pub struct Restorable<'a> {
     pub(super) hash: u64,
     pub(super) key: &'a [u8],
     pub(super) parts: [&'a [u8]; 2],
@@ -66,7 +66,7 @@ pub struct Returning<'a> {
 
 /// Result of restoring entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BroughtBack {
+pub struct Restored {
     /// Entries that were inserted. An entry is skipped if its key already has one, or if it does
     /// not fit into this cache.
     pub entered: u64,
@@ -150,11 +150,11 @@ impl Copies {
 /// false. Returns the place of the refused entry, or of the first entry after the range.
 pub(super) fn scan(
     inner: &Inner,
-    standing: Standing,
+    queue_kind: QueueKind,
     places: Range<u64>,
     visit: &mut dyn FnMut(&Placed<'_>, u8) -> bool,
 ) -> u64 {
-    let queue = standing.queue();
+    let queue = queue_kind.queue();
     let mut at = places.start;
     loop {
         let writer = inner.lock();
@@ -207,12 +207,12 @@ mod tests {
         Cache::new(&budget, CacheOptions::of_bytes(bytes)).unwrap()
     }
 
-    fn entries_of(cache: &Cache, standing: Standing) -> Vec<(Vec<u8>, Vec<u8>, u8)> {
+    fn entries_of(cache: &Cache, queue_kind: QueueKind) -> Vec<(Vec<u8>, Vec<u8>, u8)> {
         let mut copies = Copies::with_room(4096);
         let mut found = Vec::new();
-        let mut places = cache.places(standing);
+        let mut places = cache.places(queue_kind);
         while places.start < places.end {
-            places.start = cache.copy_entries(standing, places.clone(), &mut copies);
+            places.start = cache.copy_entries(queue_kind, places.clone(), &mut copies);
             found.extend(
                 copies.iter().map(|copy| (copy.key.to_vec(), copy.value.to_vec(), copy.touches)),
             );
@@ -221,8 +221,8 @@ mod tests {
     }
 
     fn all_of(cache: &Cache) -> Vec<(Vec<u8>, Vec<u8>, u8)> {
-        let mut all = entries_of(cache, Standing::Protected);
-        all.extend(entries_of(cache, Standing::Probation));
+        let mut all = entries_of(cache, QueueKind::Protected);
+        all.extend(entries_of(cache, QueueKind::Probation));
         all.sort();
         all
     }
@@ -244,9 +244,9 @@ mod tests {
             .map(|n| (number(n).to_vec(), vec![n as u8; 100], u8::from(n.is_multiple_of(2))))
             .collect();
         assert_eq!(all_of(&cache), expected);
-        let standings = [Standing::Protected, Standing::Probation];
-        let counts =
-            standings.map(|standing| cache.count_entries(standing, cache.places(standing), 4096).0);
+        let queue_kinds = [QueueKind::Protected, QueueKind::Probation];
+        let counts = queue_kinds
+            .map(|queue_kind| cache.count_entries(queue_kind, cache.places(queue_kind), 4096).0);
         assert_eq!(counts[0].entries + counts[1].entries, 1600);
         assert_eq!(counts[0].touches + counts[1].touches, 800);
         cache.check();
@@ -257,12 +257,12 @@ mod tests {
     fn copy_entries_skips_entries_evicted_meanwhile() {
         let cache = cache(256 << 10);
         (0..1000).for_each(|n| assert!(cache.insert(&number(n), &[1; 100])));
-        let before = cache.places(Standing::Protected);
+        let before = cache.places(QueueKind::Protected);
         (1000..9000).for_each(|n| assert!(cache.insert(&number(n), &[2; 100])));
         let mut copies = Copies::with_room(4096);
         // Begin at a place that the old end has passed.
-        let next = cache.copy_entries(Standing::Protected, before, &mut copies);
-        assert!(next >= cache.places(Standing::Protected).start);
+        let next = cache.copy_entries(QueueKind::Protected, before, &mut copies);
+        assert!(next >= cache.places(QueueKind::Protected).start);
         for (key, value, _) in all_of(&cache) {
             assert_eq!(cache.get(&key), Some(value));
         }
@@ -299,7 +299,8 @@ mod tests {
             let added = pages();
             assert_eq!(added > 1, expected > 0, "{added}");
             (before..5000).for_each(|n| {
-                cache.bring_back(&[cache.returning(&number(n), [&[1; 100], &[]], 0)], || true);
+                cache
+                    .restore_entries(&[cache.restorable(&number(n), [&[1; 100], &[]], 0)], || true);
             });
             assert!(expected == 0 || pages() == added);
             cache.check();
@@ -318,13 +319,13 @@ mod tests {
     }
 
     #[test]
-    fn bring_back_stops_at_the_first_entry_without_room() {
+    fn restore_entries_stops_at_the_first_entry_without_room() {
         let cache = cache(256 << 10);
         let value = [7; 6000];
         let keys: Vec<[u8; 4]> = (0..60).map(number).collect();
         let group: Vec<_> =
-            keys.iter().map(|key| cache.returning(key, [b"head", &value], 1)).collect();
-        let brought = cache.bring_back(&group, || true);
+            keys.iter().map(|key| cache.restorable(key, [b"head", &value], 1)).collect();
+        let brought = cache.restore_entries(&group, || true);
         assert!(
             (10..50).contains(&brought.entered) && brought.stopped == Some(Stopped::NoRoom),
             "{brought:?}"
@@ -338,21 +339,21 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
-    fn bring_back_evicts_nothing() {
+    fn restore_entries_evicts_nothing() {
         let (full, other) = (cache(1 << 20), cache(256 << 10));
         (0..5000).for_each(|n| assert!(full.insert(&number(n), &[n as u8; 100])));
         other.insert(&number(3), b"newer");
         let all = all_of(&full);
-        let returning = |(key, value, touches): &'_ (Vec<u8>, Vec<u8>, u8)| {
+        let restorable = |(key, value, touches): &'_ (Vec<u8>, Vec<u8>, u8)| {
             // A group of one entry.
-            other
-                .bring_back(&[other.returning(key, [&value[..40], &value[40..]], *touches)], || {
-                    true
-                })
+            other.restore_entries(
+                &[other.restorable(key, [&value[..40], &value[40..]], *touches)],
+                || true,
+            )
         };
         let (mut entered, mut ended) = (0, None);
         for (at, entry) in all.iter().enumerate() {
-            let brought = returning(entry);
+            let brought = restorable(entry);
             assert_eq!(brought.entered, u64::from(brought.stopped.is_none() && at != 3), "{at}");
             (entered, ended) = (entered + brought.entered, brought.stopped);
         }
@@ -366,8 +367,8 @@ mod tests {
             )
         );
         other.check();
-        let new = [other.returning(b"new", [b"x", b""], 0)];
-        let refused = BroughtBack { entered: 0, stopped: Some(Stopped::NotCurrent) };
-        assert_eq!((other.bring_back(&new, || false), other.get(b"new")), (refused, None));
+        let new = [other.restorable(b"new", [b"x", b""], 0)];
+        let refused = Restored { entered: 0, stopped: Some(Stopped::NotCurrent) };
+        assert_eq!((other.restore_entries(&new, || false), other.get(b"new")), (refused, None));
     }
 }

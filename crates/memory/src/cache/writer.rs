@@ -53,7 +53,7 @@ impl Writer {
         if let Some(before) = self.entries.find(shared, arrival.hash, arrival.key) {
             let Placed { queue, .. } = before.placed;
             if fits
-                && self.eviction.stays_for_long(&self.entries, queue, before.position)
+                && self.eviction.is_recent(&self.entries, queue, before.position)
                 && self.entries.queues.write_over(shared, &before, arrival, header)
             {
                 return self.count_arrival(true);
@@ -196,7 +196,7 @@ impl Writer {
 
     /// Gives up to `chunks` chunks back to the budget, evicting for them. Returns how many. While
     /// the cache has entries, it keeps the room to move them.
-    pub(super) fn give_back(&mut self, shared: &Shared, chunks: usize) -> usize {
+    pub(super) fn release_chunks(&mut self, shared: &Shared, chunks: usize) -> usize {
         let Self { entries, eviction, .. } = self;
         let mut given = entries.queues.owner.release_chunks(&shared.segments, chunks, RESERVE);
         while given < chunks {

@@ -84,7 +84,9 @@ impl PoolFile {
                     Err(_) if !std::mem::replace(&mut pressed, true) => {}
                     Err(refusal) => return Err(LoadError::OutOfBudget(refusal)),
                 },
-                Step::Refused if !std::mem::replace(&mut pressed, true) => pool.budget.press(),
+                Step::Refused if !std::mem::replace(&mut pressed, true) => {
+                    pool.budget.reclaim_once()
+                }
                 Step::Refused => {
                     let usage = Box::new(pool.budget.usage());
                     let needed_bytes = PAGE_BYTES as u64;

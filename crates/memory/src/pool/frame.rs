@@ -30,7 +30,7 @@
 //! 4. A hit writes to the word only if it makes the page hotter.
 
 use super::Touch;
-use super::hazard::{self, Hazard, Tried};
+use super::hazard::{self, Hazard, HoldOutcome};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Identifies a page by its file's id in the pool and its number in the file.
@@ -202,13 +202,13 @@ impl Frame {
     #[inline]
     pub(super) fn try_hold(&self, key: PageKey, touch: Touch) -> Option<Pin> {
         let seen = self.look(key)?;
-        match hazard::hold(self.address(), || self.is_still(seen)) {
-            Tried::Held(hazard) => {
+        match hazard::hold(self.address(), || self.is_unchanged(seen)) {
+            HoldOutcome::Held(hazard) => {
                 self.warm(seen, touch);
                 Some(Pin::Published(hazard))
             }
-            Tried::Gone => None,
-            Tried::NoSlot => self.try_pin(key, touch).then_some(Pin::Counted),
+            HoldOutcome::Gone => None,
+            HoldOutcome::NoSlot => self.try_pin(key, touch).then_some(Pin::Counted),
         }
     }
 
@@ -223,7 +223,7 @@ impl Frame {
 
     /// Whether the page is still the one of `seen`; for a reader that has published the frame.
     #[inline]
-    fn is_still(&self, seen: State) -> bool {
+    fn is_unchanged(&self, seen: State) -> bool {
         // SeqCst: the last step of a reader in `hazard`.
         State(self.word.load(Ordering::SeqCst)).is_as(seen)
     }
@@ -413,7 +413,7 @@ mod loom_tests {
         fn read(&self, slot: usize, key: PageKey) -> bool {
             let (frame, slot) = (&self.frame, &self.slots[slot]);
             let Some(seen) = frame.look(key) else { return false };
-            let held = hazard::publish(slot, frame.address(), || frame.is_still(seen));
+            let held = hazard::publish(slot, frame.address(), || frame.is_unchanged(seen));
             if held {
                 frame.warm(seen, Touch::Point);
                 self.look_at_bytes(key);

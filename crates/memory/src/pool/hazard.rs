@@ -74,14 +74,18 @@ impl Drop for Hazard {
     }
 }
 
-/// Publishes a frame in a slot and keeps it there if `is_still` then returns true; otherwise clears
-/// the slot.
+/// Publishes a frame in a slot and keeps it there if `is_unchanged` then returns true; otherwise
+/// clears the slot.
 #[inline]
-pub(super) fn publish(slot: &AtomicUsize, frame: usize, is_still: impl FnOnce() -> bool) -> bool {
+pub(super) fn publish(
+    slot: &AtomicUsize,
+    frame: usize,
+    is_unchanged: impl FnOnce() -> bool,
+) -> bool {
     // SeqCst: invariant 2.
     slot.store(frame, Ordering::SeqCst);
     order_for_loom();
-    let published = is_still();
+    let published = is_unchanged();
     if !published {
         slot.store(0, Ordering::Release);
     }
@@ -96,7 +100,7 @@ pub(super) fn order_for_loom() {
 }
 
 /// Result of [`hold`].
-pub(super) enum Tried {
+pub(super) enum HoldOutcome {
     Held(Hazard),
     /// The frame changed to another page meanwhile.
     Gone,
@@ -104,17 +108,19 @@ pub(super) enum Tried {
     NoSlot,
 }
 
-/// Publishes a frame for this thread, if `is_still` then returns true.
+/// Publishes a frame for this thread, if `is_unchanged` then returns true.
 #[inline]
-pub(super) fn hold(frame: usize, is_still: impl FnOnce() -> bool) -> Tried {
-    let Some(line) = this_line() else { return Tried::NoSlot };
+pub(super) fn hold(frame: usize, is_unchanged: impl FnOnce() -> bool) -> HoldOutcome {
+    let Some(line) = this_line() else { return HoldOutcome::NoSlot };
     // Acquire: the thread that emptied the slot has read its page before another is published
     // there.
     let is_empty = |slot: &&AtomicUsize| slot.load(Ordering::Acquire) == 0;
-    let Some(slot) = lines().lines[line].slots.iter().find(is_empty) else { return Tried::NoSlot };
-    match publish(slot, frame, is_still) {
-        true => Tried::Held(Hazard { slot }),
-        false => Tried::Gone,
+    let Some(slot) = lines().lines[line].slots.iter().find(is_empty) else {
+        return HoldOutcome::NoSlot;
+    };
+    match publish(slot, frame, is_unchanged) {
+        true => HoldOutcome::Held(Hazard { slot }),
+        false => HoldOutcome::Gone,
     }
 }
 
@@ -183,7 +189,7 @@ mod threads {
     std::thread_local! {
         /// Has no destructor, so that an access needs no check that the value is still alive.
         static MINE: Cell<Mine> = const { Cell::new(Mine::Without(0)) };
-        static LEAVER: Leaver = const { Leaver };
+        static RELEASE_ON_EXIT: ReleaseOnExit = const { ReleaseOnExit };
     }
 
     /// A thread that found no free line tries again after this many pages.
@@ -197,9 +203,9 @@ mod threads {
     }
 
     /// Gives the line back when the thread ends.
-    struct Leaver;
+    struct ReleaseOnExit;
 
-    impl Drop for Leaver {
+    impl Drop for ReleaseOnExit {
         fn drop(&mut self) {
             if let Mine::Line(line) = MINE.replace(Mine::Without(0)) {
                 ALL.leave(line);
@@ -227,7 +233,7 @@ mod threads {
             MINE.set(Mine::Without(pages - 1));
             return None;
         }
-        LEAVER.try_with(|_| ()).ok()?;
+        RELEASE_ON_EXIT.try_with(|_| ()).ok()?;
         let line = ALL.take();
         MINE.set(line.map_or(Mine::Without(PAGES_WITHOUT), Mine::Line));
         line
@@ -357,7 +363,7 @@ pub(super) fn retire(frames: Range<usize>, memory: Box<dyn Any + Send>) {
     let retired = retired::Retired { frames, _memory: memory };
     retired::ALL.lock().unwrap_or_else(PoisonError::into_inner).push(retired);
     for _ in 0..CHECKS_AT_DROP {
-        drop_unheld();
+        release_unheld();
         std::thread::yield_now();
     }
 }
@@ -375,7 +381,7 @@ fn release_retired(frame: usize) {
         && (retired::FIRST.load(Ordering::Relaxed)..retired::LAST.load(Ordering::Relaxed))
             .contains(&frame)
     {
-        drop_unheld();
+        release_unheld();
     }
     #[cfg(loom)]
     let _ = frame;
@@ -383,7 +389,7 @@ fn release_retired(frame: usize) {
 
 #[cfg(not(loom))]
 #[cold]
-fn drop_unheld() {
+fn release_unheld() {
     let unheld: Vec<_> = {
         let mut all = retired::ALL.lock().unwrap_or_else(PoisonError::into_inner);
         let unheld =

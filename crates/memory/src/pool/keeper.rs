@@ -160,7 +160,7 @@ impl Keeper {
     pub(super) fn move_down(&mut self, frames: &Frames, count: usize) -> usize {
         let mut moved = 0;
         for from in (self.slots.max() as u32..self.slots.len() as u32).rev() {
-            if moved == count || !self.slots.has_vacancy() {
+            if moved == count || !self.slots.has_vacant_slot() {
                 break;
             }
             moved += usize::from(self.slots.is_occupied(from) && self.move_chunk(frames, from));
@@ -356,13 +356,13 @@ impl Keeper {
     }
 
     /// Gives back all chunks without a held page.
-    pub(super) fn give_all_back(&mut self, frames: &Frames) {
+    pub(super) fn release_all(&mut self, frames: &Frames) {
         self.min_chunks = 0;
-        self.give_back(frames, usize::MAX);
+        self.release_chunks(frames, usize::MAX);
     }
 
     /// Gives back up to `wanted` chunks. Returns how many.
-    pub(super) fn give_back(&mut self, frames: &Frames, wanted: usize) -> usize {
+    pub(super) fn release_chunks(&mut self, frames: &Frames, wanted: usize) -> usize {
         let wanted = wanted.min(self.slots.held().saturating_sub(self.min_chunks));
         let mut given = 0;
         // A reader may pin a page of a chosen chunk, so allow for failed attempts.
@@ -394,8 +394,8 @@ impl Keeper {
     /// Evicts a page for a caller that cannot wait for the evictor.
     fn evict_inline(&mut self, frames: &Frames) -> Option<u32> {
         let count = self.slots.len() * FRAMES_PER_CHUNK;
-        let patience = FRAMES_PER_LOCK.min((CLOCK_ROUNDS - 1) * count);
-        let frame = self.evict_one(frames, patience, count, &mut 0);
+        let examined_max = FRAMES_PER_LOCK.min((CLOCK_ROUNDS - 1) * count);
+        let frame = self.evict_one(frames, examined_max, count, &mut 0);
         self.inline_evictions += u64::from(frame.is_some());
         frame
     }
@@ -404,7 +404,7 @@ impl Keeper {
     fn evict_one(
         &mut self,
         frames: &Frames,
-        patience: usize,
+        examined_max: usize,
         more: usize,
         looks: &mut usize,
     ) -> Option<u32> {
@@ -413,7 +413,7 @@ impl Keeper {
         }
         let least = self.slots.held() * FRAMES_PER_CHUNK / PROBATION_PART;
         self.evict_on_probation(frames, least, looks)
-            .or_else(|| self.evict_by_clock(frames, patience, 0, looks))
+            .or_else(|| self.evict_by_clock(frames, examined_max, 0, looks))
             .or_else(|| self.evict_on_probation(frames, 0, looks))
             .or_else(|| self.evict_by_clock(frames, 0, more, looks))
     }
@@ -478,17 +478,18 @@ impl Keeper {
         None
     }
 
-    /// Examines up to `patience` frames to find a cold one outside the queues, then up to `more` to
-    /// find any unpinned one, because readers may heat pages faster than the clock cools them.
+    /// Examines up to `examined_max` frames to find a cold one outside the queues, then up to
+    /// `more` to find any unpinned one, because readers may heat pages faster than the clock cools
+    /// them.
     fn evict_by_clock(
         &mut self,
         frames: &Frames,
-        patience: usize,
+        examined_max: usize,
         more: usize,
         looks: &mut usize,
     ) -> Option<u32> {
         let count = (self.slots.len() * FRAMES_PER_CHUNK) as u32;
-        for look in 0..patience + more {
+        for look in 0..examined_max + more {
             if count == 0 {
                 return None;
             }
@@ -497,7 +498,7 @@ impl Keeper {
             self.hand = at + 1;
             let frame = frames.get(at);
             let (seen, key) = (frame.state(), frame.key());
-            let in_need = look >= patience;
+            let in_need = look >= examined_max;
             if !in_need && !self.queues.is_out(at) {
                 continue;
             }
@@ -567,7 +568,7 @@ impl Keeper {
             }
         }
         frames_of(slot).for_each(|frame| self.queues.unlink(frame));
-        self.slots.give_back(frames, slot);
+        self.slots.release(frames, slot);
         true
     }
 }

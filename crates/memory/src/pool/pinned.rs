@@ -18,11 +18,11 @@ use crate::page::PAGE_BYTES;
 pub struct Page {
     address: NonNull<u8>,
     missed: bool,
-    _stay: Stay,
+    _stay: Guard,
 }
 
 /// The hazard slot or pin that keeps the page. Used only for its drop.
-enum Stay {
+enum Guard {
     Published { _hazard: Hazard },
     Counted { _count: Count },
 }
@@ -49,8 +49,8 @@ impl Page {
     #[inline]
     pub(super) fn new(pool: &Arc<Pool>, frame: u32, pin: Pin) -> Self {
         let stay = match pin {
-            Pin::Published(hazard) => Stay::Published { _hazard: hazard },
-            Pin::Counted => Stay::Counted { _count: Count { pool: Arc::clone(pool), frame } },
+            Pin::Published(hazard) => Guard::Published { _hazard: hazard },
+            Pin::Counted => Guard::Counted { _count: Count { pool: Arc::clone(pool), frame } },
         };
         Self { address: pool.frames.address(frame), missed: false, _stay: stay }
     }

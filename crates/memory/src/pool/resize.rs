@@ -101,7 +101,7 @@ impl Pool {
         loop {
             let mut keeper = self.lock();
             let over = keeper.slots.held().saturating_sub(keeper.slots.max()).min(CHUNKS_AT_ONCE);
-            if keeper.give_back(&self.frames, over) == 0 {
+            if keeper.release_chunks(&self.frames, over) == 0 {
                 break;
             }
         }

@@ -53,11 +53,11 @@ impl Slots {
     /// Whether the pool may hold another chunk. Chunks in slots above the maximum have the first
     /// claim on lower slots.
     pub(super) fn has_room(&self) -> bool {
-        self.held < self.max && self.has_vacancy()
+        self.held < self.max && self.has_vacant_slot()
     }
 
     /// Whether a slot below the maximum is vacant.
-    pub(super) fn has_vacancy(&self) -> bool {
+    pub(super) fn has_vacant_slot(&self) -> bool {
         !self.vacant.is_empty() || self.chunks.len() < self.max
     }
 
@@ -95,7 +95,7 @@ impl Slots {
 
     /// Adds a chunk in a vacant slot. Its frames are free.
     pub(super) fn add(&mut self, frames: &Frames, chunk: Chunk) -> u32 {
-        assert!(self.has_vacancy(), "the tables are made for {} chunks", self.max);
+        assert!(self.has_vacant_slot(), "the tables are made for {} chunks", self.max);
         let slot = self.vacant.pop().unwrap_or(self.chunks.len() as u32);
         frames.renew(slot);
         frames.set_chunk(slot, Some(&chunk));
@@ -117,7 +117,7 @@ impl Slots {
     }
 
     /// Gives a chunk back to the budget. None of its frames has a page.
-    pub(super) fn give_back(&mut self, frames: &Frames, slot: u32) {
+    pub(super) fn release(&mut self, frames: &Frames, slot: u32) {
         frames.set_chunk(slot, None);
         self.chunks[slot as usize] = None;
         self.held -= 1;

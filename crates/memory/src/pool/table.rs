@@ -172,7 +172,7 @@ impl Table {
         let len = self.len();
         let mut at = hole;
         loop {
-            at = behind(at, len);
+            at = wrapping_next(at, len);
             let slot = self.slots[at].load(Ordering::Relaxed);
             if slot == 0 {
                 break;
@@ -199,7 +199,7 @@ impl Table {
             if visit(at, self.slots[at].load(Ordering::Relaxed)).is_break() {
                 return false;
             }
-            at = behind(at, len);
+            at = wrapping_next(at, len);
         }
         true
     }
@@ -211,7 +211,7 @@ fn home(fingerprint: Fingerprint, len: usize) -> usize {
 }
 
 #[inline]
-fn behind(at: usize, len: usize) -> usize {
+fn wrapping_next(at: usize, len: usize) -> usize {
     if at + 1 == len { 0 } else { at + 1 }
 }
 

@@ -475,7 +475,7 @@ mod tests {
             assert!(tx.contains_key(&system, "notes").unwrap());
             assert_eq!(tx.len(&system).unwrap(), 1 + u64::from(reads_all));
             if reads_all {
-                tx.reads.lock().unwrap().add_everything();
+                tx.reads.lock().unwrap().add_all();
             } else {
                 tx.note_span(&Span::of_keyspace(SYSTEM));
             }
@@ -496,7 +496,7 @@ mod tests {
         {
             let mut tx = a.begin();
             tx.get(&notes, "k").unwrap();
-            tx.reads.lock().unwrap().add_everything();
+            tx.reads.lock().unwrap().add_all();
             tx.put(&notes, "other", "").unwrap();
             writer.put(&notes, "x", "").unwrap();
             assert_eq!(matches!(tx.commit(), Err(Error::Conflict { .. })), is_conflict);

@@ -318,18 +318,18 @@ enum Walk<'a> {
 }
 
 /// Position of a write relative to the requested span.
-enum Sought {
+enum SpanMatch {
     /// Before it, or of another chain.
     Before,
     Found(u32, Change),
-    Behind,
+    After,
 }
 
-impl Sought {
+impl SpanMatch {
     fn new(commit: &Commit, is_as_stored: bool, key: &[u8], stored: Stored<'_>) -> Self {
         if let Some(Watched { span, chain }) = commit.watched.as_deref() {
             if !span.contains(key) {
-                return if *key < *span.first() { Self::Before } else { Self::Behind };
+                return if *key < *span.first() { Self::Before } else { Self::After };
             }
             if chain.is_some_and(|chain| chain != branch_key::chain_of(key)) {
                 return Self::Before;
@@ -383,18 +383,18 @@ impl Changes<'_> {
         loop {
             let sought = match walk {
                 Walk::Operations(operations) => operations.next()?.map(|operation| {
-                    Sought::new(commit, is_as_stored, operation.key, operation.stored)
+                    SpanMatch::new(commit, is_as_stored, operation.key, operation.stored)
                 }),
-                Walk::Runs(runs) => runs
-                    .next()?
-                    .map(|version| Sought::new(commit, is_as_stored, version.key, version.stored)),
+                Walk::Runs(runs) => runs.next()?.map(|version| {
+                    SpanMatch::new(commit, is_as_stored, version.key, version.stored)
+                }),
             };
             match sought {
-                Some(Sought::Before) => {}
-                Some(Sought::Found(id, change)) => {
+                Some(SpanMatch::Before) => {}
+                Some(SpanMatch::Found(id, change)) => {
                     return Ok(Some(Change { keyspace: self.name(id), ..change }));
                 }
-                Some(Sought::Behind) | None => return Ok(None),
+                Some(SpanMatch::After) | None => return Ok(None),
             }
         }
     }
@@ -555,8 +555,8 @@ impl Change {
         let reader = &self.store.reader;
         match &self.written {
             OwnedStored::Inline(value) => Ok(Some(value.clone())),
-            OwnedStored::Elsewhere(Stored::Deleted) => Ok(None),
-            &OwnedStored::Elsewhere(stored) => {
+            OwnedStored::OutsideFacts(Stored::Deleted) => Ok(None),
+            &OwnedStored::OutsideFacts(stored) => {
                 let load = |bytes: &mut _| reader.load(self.glsn, stored, bytes).map(|_| ());
                 let value = Value::of_len(&reader.budget, stored.value_bytes(), load);
                 value.map(Some).map_err(|error| reader.trimmed_or(self.glsn, error))

@@ -11,7 +11,7 @@ use crate::api::snapshot::Snapshot;
 use crate::api::state_diff::StateDiff;
 use crate::api::written::Changes;
 use crate::engine::{Engine, lives};
-use crate::index::walk::versions::Versions;
+use crate::index::iter::versions::Versions;
 use crate::read::moments::OpenMoment;
 use crate::read::point::find;
 use crate::read::span::Span;
@@ -211,7 +211,7 @@ impl MomentsDiff {
             let range = (Bound::Included(key.clone()), Bound::Included(key));
             let mut versions = begin(&self.store, Versions::new(range, self.before, self.after))?;
             let newest =
-                self.store.reader.walk(&mut versions, &mut Vec::new(), |versions, key| {
+                self.store.reader.step(&mut versions, &mut Vec::new(), |versions, key| {
                     Ok(versions.next(key)?.map(|version| version.glsn))
                 })?;
             if newest.is_some() {

@@ -9,8 +9,8 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::api::snapshot::time_of;
 use crate::engine::{Engine, lives};
-use crate::index::walk::seat::Seat;
-use crate::index::walk::versions::Versions;
+use crate::index::iter::handle::IteratorHandle;
+use crate::index::iter::versions::Versions;
 use crate::read::lens::Lens;
 use crate::read::moments::OpenMoment;
 use crate::types::as_of::AsOf;
@@ -81,7 +81,7 @@ impl VersionInfo {
         let bound = || Bound::Included(KeptKey::from_slice(&self.index_key));
         let before = Glsn(self.glsn.0.saturating_sub(1));
         let mut versions = begin(&store, Versions::new((bound(), bound()), before, self.glsn))?;
-        let stored = store.reader.walk(&mut versions, &mut Vec::new(), |versions, key| {
+        let stored = store.reader.step(&mut versions, &mut Vec::new(), |versions, key| {
             Ok(versions.next(key)?.map(|version| OwnedStored::new(version.stored)))
         })?;
         drop(versions);
@@ -91,7 +91,7 @@ impl VersionInfo {
                 Err(Error::trimmed(self.glsn, first))
             }
             Some(OwnedStored::Inline(value)) => Ok(Some(value)),
-            Some(OwnedStored::Elsewhere(stored)) => {
+            Some(OwnedStored::OutsideFacts(stored)) => {
                 let load = |bytes: &mut _| store.reader.load(self.glsn, stored, bytes).map(|_| ());
                 Value::of_len(&store.reader.budget, stored.value_bytes(), load).map(Some)
             }
@@ -148,17 +148,23 @@ pub(crate) fn measure(key: &[u8], glsn: Glsn, stored: Stored<'_>) -> Measure {
     Measure { glsn, bytes, expiry: stored.and_then(|stored| stored.expiry()) }
 }
 
-/// Puts a scan that has not begun into a [`Seat`]; waits for memory as writers do.
-pub(crate) fn begin(store: &Engine, versions: Versions) -> Result<Seat<Versions>> {
-    let seats = &store.reader.index.seats;
-    let charge =
-        store.committer.patience.in_transaction(true, || Ok(seats.charge_for(&versions)?))?;
-    Ok(Seat::new(seats, versions, charge))
+/// Puts a scan that has not begun into a [`IteratorHandle`]; waits for memory as writers do.
+pub(crate) fn begin(store: &Engine, versions: Versions) -> Result<IteratorHandle<Versions>> {
+    let iterators = &store.reader.index.iterators;
+    let charge = store
+        .committer
+        .writer_memory
+        .in_transaction(true, || Ok(iterators.charge_for(&versions)?))?;
+    Ok(IteratorHandle::new(iterators, versions, charge))
 }
 
 /// Charges the budget for the memory that an iterator and its user hold after a step.
-pub(crate) fn charge(store: &Engine, versions: &mut Seat<Versions>, bytes: usize) -> Result<()> {
-    store.committer.patience.in_transaction(false, || Ok(versions.charge_user(bytes)?))
+pub(crate) fn charge(
+    store: &Engine,
+    versions: &mut IteratorHandle<Versions>,
+    bytes: usize,
+) -> Result<()> {
+    store.committer.writer_memory.in_transaction(false, || Ok(versions.charge_user(bytes)?))
 }
 
 /// The retained versions of a key, newest first, in all keyspaces that have or had the keyspace's
@@ -187,7 +193,7 @@ pub struct History {
     /// The branch; `None`: main.
     lens: Option<Arc<Lens>>,
     /// The versions of one index key; `None` past the end.
-    versions: Option<Seat<Versions>>,
+    versions: Option<IteratorHandle<Versions>>,
     /// The number of the next chain of the branch's lineage; the number of chains: main; more: the
     /// keyspace is done.
     place: usize,
@@ -252,7 +258,7 @@ impl History {
 
     /// The versions of the key in the next part of the history: in the next chain of the lineage
     /// that has any, in main, or in the next older keyspace. `None` at the end.
-    fn next_part(&mut self) -> Result<Option<Seat<Versions>>> {
+    fn next_part(&mut self) -> Result<Option<IteratorHandle<Versions>>> {
         // The iterator that came before has its own copy.
         self.key.clear();
         let chains = self.lens.as_ref().map_or(0, |lens| lens.ancestry().chains.len());
@@ -289,7 +295,7 @@ impl History {
     }
 
     /// An iterator over the versions of an index key.
-    fn begin(&self, key: &[u8], upto: Glsn) -> Result<Seat<Versions>> {
+    fn begin(&self, key: &[u8], upto: Glsn) -> Result<IteratorHandle<Versions>> {
         // Cloning a long key would allocate a power of two of bytes.
         let bound = || Bound::Included(KeptKey::from_slice(key));
         begin(&self.store, Versions::new((bound(), bound()), Glsn::NONE, upto))
@@ -309,7 +315,7 @@ impl History {
             return VersionInfo::new(&self.store, &self.key, version).map(Some);
         }
         while let Some(versions) = &mut self.versions {
-            let next = self.store.reader.walk(versions, &mut self.key, |versions, key| {
+            let next = self.store.reader.step(versions, &mut self.key, |versions, key| {
                 let version = versions.next(key)?;
                 Ok(version.map(|version| measure(version.key, version.glsn, version.stored)))
             })?;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use crate::api::snapshot::Snapshot;
 use crate::engine::Engine;
+use crate::index::iter::estimate;
 use crate::index::sources::view::Direction;
-use crate::index::walk::estimate;
 use crate::read::span::Span;
 use crate::types::error::Result;
 use crate::types::key_range::KeyRange;
@@ -56,10 +56,10 @@ pub(crate) fn size(
     let at = snapshot.read_at()?;
     store.reader.read(|view| {
         let span = Span::new(id, &(..));
-        let mut walk = view.visible(span.lower(), span.upper(), at, Direction::Forward)?;
+        let mut iter = view.visible(span.lower(), span.upper(), at, Direction::Forward)?;
         let (mut keys, mut key, mut bytes, mut stored_bytes) = (0, Vec::new(), 0, 0);
         while keys < keys_max {
-            let Some(version) = walk.next(&mut key)? else {
+            let Some(version) = iter.next(&mut key)? else {
                 return Ok(KeyspaceSize { keys, bytes, stored_bytes, exact: true, oldest });
             };
             keys += 1;
@@ -67,7 +67,7 @@ pub(crate) fn size(
             bytes += key_bytes + version.stored.value_bytes();
             stored_bytes += key_bytes + version.stored.stored_bytes();
         }
-        if walk.next(&mut key)?.is_none() {
+        if iter.next(&mut key)?.is_none() {
             return Ok(KeyspaceSize { keys, bytes, stored_bytes, exact: true, oldest });
         }
         let estimated = estimate::keys_in(view, (span.lower(), span.upper()))?.max(keys + 1);

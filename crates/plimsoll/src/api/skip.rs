@@ -82,7 +82,7 @@ impl Snapshot {
     /// # Errors
     /// [`Error::Trimmed`], disk errors, or the budget. On a branch other than main, also the error
     /// of the iteration if pages are damaged, and not only a value.
-    pub fn pass_damage(
+    pub fn skip_damage(
         &self,
         keyspace: &Keyspace,
         range: impl KeyRange,
@@ -92,21 +92,21 @@ impl Snapshot {
         let store = self.store();
         let id = store.reader.keyspaces.id_of(keyspace)?;
         let first = {
-            let walk = self.range(keyspace, range)?.keys_only();
-            let mut walk = if reverse { walk.reverse() } else { walk };
-            walk.advance().map(|pair| pair.map(|(key, _)| key.to_vec()))
+            let keys = self.range(keyspace, range)?.keys_only();
+            let mut keys = if reverse { keys.reverse() } else { keys };
+            keys.advance().map(|pair| pair.map(|(key, _)| key.to_vec()))
         };
         match first {
             Ok(None) => Ok(None),
-            Ok(Some(key)) => self.pass_value(keyspace, key),
+            Ok(Some(key)) => self.skip_value(keyspace, key),
             Err(error) if is_damage(&error) && self.lens().is_none() => {
-                self.pass_pages(keyspace, id, range, reverse, error).map(Some)
+                self.skip_pages(keyspace, id, range, reverse, error).map(Some)
             }
             Err(error) => Err(error),
         }
     }
 
-    fn pass_value(&self, keyspace: &Keyspace, key: Vec<u8>) -> Result<Option<Skipped>> {
+    fn skip_value(&self, keyspace: &Keyspace, key: Vec<u8>) -> Result<Option<Skipped>> {
         let store = self.store();
         let Some(mut value) = self.get_reader(keyspace, &key)? else { return Ok(None) };
         let glsn = value.glsn();
@@ -136,7 +136,7 @@ impl Snapshot {
     }
 
     /// For damaged pages of a run: finds the next key from which an iterator can continue.
-    fn pass_pages(
+    fn skip_pages(
         &self,
         keyspace: &Keyspace,
         id: u32,
@@ -220,7 +220,7 @@ impl Snapshot {
             true => (span.lower(), Bound::Included(key), Direction::Backward),
         };
         let begun = self.read_at().and_then(|at| view.visible(lower, upper, at, direction));
-        begun.and_then(|mut walk| walk.next(&mut Vec::new()).map(|_| ())).is_ok()
+        begun.and_then(|mut keys| keys.next(&mut Vec::new()).map(|_| ())).is_ok()
     }
 }
 

@@ -322,7 +322,7 @@ impl Snapshot {
     /// [`Error::Trimmed`], or [`Error::InvalidInput`] if the handle belongs to another store or
     /// opening.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Range<'static>> {
-        self.walk(Span::new(self.store.reader.keyspaces.id_of(keyspace)?, &range))
+        self.scan(Span::new(self.store.reader.keyspaces.id_of(keyspace)?, &range))
     }
 
     /// Iterates over the keys that begin with `prefix`.
@@ -330,11 +330,11 @@ impl Snapshot {
     /// # Errors
     /// As for [`Snapshot::range`].
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Result<Range<'static>> {
-        self.walk(Span::prefix(self.store.reader.keyspaces.id_of(keyspace)?, prefix.as_ref()))
+        self.scan(Span::prefix(self.store.reader.keyspaces.id_of(keyspace)?, prefix.as_ref()))
     }
 
     /// Iterates over a span of main, or its keys on the branch.
-    pub(crate) fn walk(&self, span: Span) -> Result<Range<'static>> {
+    pub(crate) fn scan(&self, span: Span) -> Result<Range<'static>> {
         self.store.check_open()?;
         let at = self.read_at()?;
         let is_seen = !is_internal(IndexKey::new(&span.first()).keyspace());

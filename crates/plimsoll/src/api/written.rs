@@ -7,8 +7,8 @@ use plimsoll_log::glsn::Glsn;
 use crate::api::history::{Measure, begin, charge, measure};
 use crate::api::snapshot::Snapshot;
 use crate::engine::Engine;
-use crate::index::walk::seat::Seat;
-use crate::index::walk::versions::Versions;
+use crate::index::iter::handle::IteratorHandle;
+use crate::index::iter::versions::Versions;
 use crate::read::lens::Lens;
 use crate::read::span::Span;
 use crate::txn::range::Range;
@@ -38,7 +38,7 @@ fn is_between(chains: &Chains, key: &[u8], glsn: Glsn) -> bool {
 /// The index keys in a span that were written or deleted between two moments, each with its newest
 /// version up to the second moment.
 pub(crate) struct Changes {
-    versions: Seat<Versions>,
+    versions: IteratorHandle<Versions>,
     /// The index key of the last change.
     key: Vec<u8>,
     /// The last change, until it is used.
@@ -74,7 +74,7 @@ impl Changes {
     pub(crate) fn advance(&mut self, store: &Engine) -> Result<bool> {
         if self.head.is_none() {
             let Self { versions, key, chains, .. } = self;
-            self.head = store.reader.walk(versions, key, |versions, key| {
+            self.head = store.reader.step(versions, key, |versions, key| {
                 while let Some(version) = versions.next(key)? {
                     let found = measure(version.key, version.glsn, version.stored);
                     let is_wanted = match &*chains {
@@ -200,7 +200,7 @@ pub(crate) fn next(all: &mut Vec<Written>, store: &Engine) -> Result<Option<(Vec
 
 /// Adds the keys in a span of main that a state sees. No commit is known that wrote them.
 pub(crate) fn seen(all: &mut Vec<Written>, span: Span, state: &Snapshot) -> Result<()> {
-    let range = state.walk(span)?.keys_only();
+    let range = state.scan(span)?.keys_only();
     all.push(Written::new(Keys::Seen(Box::new(range))));
     Ok(())
 }

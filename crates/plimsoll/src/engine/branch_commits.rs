@@ -74,7 +74,7 @@ fn create_on(
     check_readable(store, parent, at)?;
     let branches = &store.reader.snapshots.branches;
     let unused = unused_id(store, branches.known().counter().next)?;
-    branches.make_room(&store.reader.budget, name)?;
+    branches.reserve(&store.reader.budget, name)?;
     let created = change(store, |known, counter, _| {
         if known.find(name).is_ok() {
             return Err(InvalidInput::BranchExists { name: name.to_owned() }.into());
@@ -98,7 +98,7 @@ fn create_on(
         })
     });
     if created.is_err() {
-        branches.give_room_back(name);
+        branches.release_reserved(name);
     }
     created
 }
@@ -110,8 +110,8 @@ fn unused_id(store: &Engine, mut next: u32) -> Result<u32> {
     while next < u32::MAX {
         let (span, view) =
             (Span::prefix(SIDE, &next.to_be_bytes()), store.reader.index.sources.view());
-        let mut walk = view.visible(span.lower(), span.upper(), at, Direction::Forward)?;
-        if walk.next(&mut Vec::new())?.is_none() {
+        let mut keys = view.visible(span.lower(), span.upper(), at, Direction::Forward)?;
+        if keys.next(&mut Vec::new())?.is_none() {
             break;
         }
         next += 1;

@@ -16,7 +16,7 @@ use crate::warm::{WARM_DIR, Warm};
 pub(crate) fn warnings(store: &Engine) -> Vec<String> {
     let opening = store.opened.warnings.iter().cloned();
     let warm = store.maintenance.warm.as_ref().and_then(Warm::warning);
-    opening.chain(warm).chain(store.catalog.horizon.moves_stopped.get().cloned()).collect()
+    opening.chain(warm).chain(store.catalog.horizon.relocation_stopped.get().cloned()).collect()
 }
 
 /// The statistics of the store.
@@ -115,7 +115,7 @@ fn kind_name(kind: Kind) -> &'static str {
         Kind::Staging => "staging",
         Kind::Metadata => "metadata",
         Kind::Spare => "spare buffers",
-        Kind::Walks => "walks",
+        Kind::Iterators => "iterators",
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) fn open(store: &Arc<Engine>, name: &str, from: Glsn) -> Result<Glsn> 
     hold(store, from)?;
     hit(Border::CursorHeld);
     let written = change(store, name, |now| Ok(Some(now.unwrap_or(from))));
-    store.catalog.records.cursors.places().set_coming(None);
+    store.catalog.records.cursors.places().set_pending(None);
     Ok(written?.unwrap_or(from))
 }
 
@@ -58,7 +58,7 @@ fn hold(store: &Engine, from: Glsn) -> Result<()> {
     if places.len() >= MAX_CURSORS {
         return Err(InvalidInput::TooManyCursors { limit: MAX_CURSORS as u64 }.into());
     }
-    places.set_coming(Some(from));
+    places.set_pending(Some(from));
     Ok(())
 }
 

@@ -25,7 +25,7 @@ use crate::types::options::Options;
 use crate::types::stats::IoStats;
 
 /// The interval between checks of the free memory.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The least free memory for which reads go through the page cache, however small the budget is.
 const MIN_ROOM_BYTES: u64 = 64 << 20;
@@ -92,10 +92,10 @@ impl IoChoice {
 
     /// Checks the free memory again, once per interval; the first caller after the interval does
     /// it.
-    fn look(&self) {
+    fn poll(&self) {
         // Relaxed, here and below: a reader gets the same bytes, whatever value it sees.
         let (now, due) = (self.clock.monotonic_nanos(), self.next_look.load(Ordering::Relaxed));
-        let next = now + LOOK_EVERY.as_nanos() as u64;
+        let next = now + POLL_INTERVAL.as_nanos() as u64;
         if now < due
             || self
                 .next_look
@@ -118,7 +118,7 @@ impl IoChoice {
 impl Switch for IoChoice {
     fn caching(&self) -> Caching {
         if self.asked == Io::Auto {
-            self.look();
+            self.poll();
         }
         let cached =
             self.cached.load(Ordering::Relaxed) && self.device_readers.load(Ordering::Relaxed) == 0;

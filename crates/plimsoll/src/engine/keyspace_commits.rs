@@ -42,7 +42,7 @@ pub(crate) fn open(store: &Arc<Engine>, name: &str) -> Result<Keyspace> {
         store.check_open()?;
         return Err(InvalidInput::NoKeyspace { name: name.to_owned() }.into());
     }
-    settle(store, name, Wish::Exists)
+    settle(store, name, Target::Exists)
 }
 
 /// The keyspace that has this name, or the last one that had it before it was dropped; creates
@@ -59,7 +59,7 @@ pub(crate) fn find(store: &Engine, name: &str) -> Result<Option<Keyspace>> {
 /// The keyspace with this name and retention, created if it does not exist.
 pub(crate) fn create(store: &Arc<Engine>, name: &str, retention: Retention) -> Result<Keyspace> {
     check_name(name)?;
-    settle(store, name, Wish::Keeps(retention.as_recorded()))
+    settle(store, name, Target::Keeps(retention.as_recorded()))
 }
 
 /// Changes which past versions a keyspace keeps.
@@ -71,7 +71,7 @@ pub(crate) fn set_retention(
     let id = store.reader.keyspaces.id_to_put(keyspace)?;
     store.check_writable()?;
     let change = Change::Retention(retention.as_recorded());
-    settle(store, keyspace.name(), Wish::Becomes(id, change)).map(|_| ())
+    settle(store, keyspace.name(), Target::Becomes(id, change)).map(|_| ())
 }
 
 /// Changes how values of a keyspace are compressed that are put from then on.
@@ -84,7 +84,7 @@ pub(crate) fn set_compression(
     let id = store.reader.keyspaces.id_to_put(keyspace)?;
     store.check_writable()?;
     let change = Change::Compression(compression);
-    settle(store, keyspace.name(), Wish::Becomes(id, change))?;
+    settle(store, keyspace.name(), Target::Becomes(id, change))?;
     events::compression_changed(keyspace.name(), compression);
     Ok(())
 }
@@ -100,12 +100,12 @@ pub(crate) fn set_ttl(
     store.check_writable()?;
     // Round it as in the record.
     let ttl = ttl.map(|ttl| Duration::from_micros(ttl.as_micros() as u64));
-    settle(store, keyspace.name(), Wish::Becomes(id, Change::Ttl(ttl))).map(|_| ())
+    settle(store, keyspace.name(), Target::Becomes(id, Change::Ttl(ttl))).map(|_| ())
 }
 
 /// The requested state of a keyspace.
 #[derive(Clone, Copy)]
-enum Wish {
+enum Target {
     /// It exists; if it has to be created, it gets the settings of the options.
     Exists,
     /// It exists with this retention.
@@ -134,11 +134,11 @@ impl Change {
     }
 }
 
-fn settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
+fn settle(store: &Arc<Engine>, name: &str, target: Target) -> Result<Keyspace> {
     let _making =
         store.reader.keyspaces.making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     loop {
-        match try_settle(store, name, wish) {
+        match try_settle(store, name, target) {
             Err(Error::Conflict { .. }) => {}
             done => return done,
         }
@@ -157,7 +157,7 @@ fn unused_id(store: &Engine) -> u32 {
     newest.map_or(FIRST_ID, |id| id.saturating_add(1).max(FIRST_ID))
 }
 
-fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
+fn try_settle(store: &Arc<Engine>, name: &str, target: Target) -> Result<Keyspace> {
     // If nothing has to change, this call makes no commit that could conflict, so all submitted
     // commits must be visible before that is decided.
     store.committer.sequencer.wait_visible()?;
@@ -189,20 +189,20 @@ fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
         recorded
     };
     let is_recorded = |record: &Record| recorded.map(|it| it.encode()) == Some(record.encode());
-    let record = match (known, wish) {
-        (known, Wish::Becomes(id, _)) if known.is_none_or(|record| record.id != id) => {
+    let record = match (known, target) {
+        (known, Target::Becomes(id, _)) if known.is_none_or(|record| record.id != id) => {
             return Err(dropped(name));
         }
-        (Some(record), Wish::Becomes(_, change)) if !is_recorded(&change.of(record)) => {
+        (Some(record), Target::Becomes(_, change)) if !is_recorded(&change.of(record)) => {
             change.of(record)
         }
-        (Some(record), Wish::HasZstd)
+        (Some(record), Target::HasZstd)
             if record.compression.codec() == Some(Codec::Zstd)
                 && !recorded.is_some_and(|record| record.has_zstd) =>
         {
             record.with_zstd()
         }
-        (Some(record), Wish::Keeps(retention)) if record.retention != retention => {
+        (Some(record), Target::Keeps(retention)) if record.retention != retention => {
             let (name, keeps) = (name.to_owned(), record.retention);
             return Err(InvalidInput::OtherRetention { name, keeps, asked: retention }.into());
         }
@@ -210,10 +210,10 @@ fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
         (None, _) if count >= MAX_KEYSPACES => {
             return Err(InvalidInput::TooManyKeyspaces { limit: MAX_KEYSPACES as u64 }.into());
         }
-        (None, Wish::Keeps(retention)) => {
+        (None, Target::Keeps(retention)) => {
             Record::new(next_id, retention, store.options.compression)
         }
-        (None, Wish::Exists | Wish::Becomes(..) | Wish::HasZstd) => {
+        (None, Target::Exists | Target::Becomes(..) | Target::HasZstd) => {
             let options = &store.options;
             Record::new(next_id, options.retention.as_recorded(), options.compression)
         }
@@ -221,7 +221,7 @@ fn try_settle(store: &Arc<Engine>, name: &str, wish: Wish) -> Result<Keyspace> {
     tx.put(&system(store), name.as_bytes(), &record.encode())?;
     tx.commit()?;
     if !store.space.peers.reread_keyspaces()? {
-        store.reader.keyspaces.learn(name, record);
+        store.reader.keyspaces.load(name, record);
     }
     // Values may be dropped from now on that the keyspace kept.
     store.reader.index.env.signals.call_compaction();
@@ -293,17 +293,17 @@ fn try_drop(
         let (mut piece, mut bytes) = (Vec::new(), 0);
         // Read through the transaction, so that a concurrent insert is a conflict. Expired values
         // are deleted, too, and a value that expires before the commit is no conflict.
-        let mut walk = tx
+        let mut range = tx
             .range(keyspace, (from.as_ref().map(Vec::as_slice), Bound::Unbounded))?
             .unexpiring()
             .keys_only();
         while bytes < PIECE_BYTES
-            && let Some((key, _)) = walk.advance()?
+            && let Some((key, _)) = range.advance()?
         {
             bytes += key.len() + size_of::<Vec<u8>>();
             piece.push(key.to_vec());
         }
-        drop(walk);
+        drop(range);
         let Some(last) = piece.last().cloned() else { break };
         for key in &piece {
             tx.delete(keyspace, key)?;
@@ -315,7 +315,7 @@ fn try_drop(
     let record = keep(record);
     tx.put(&system(store), &dropped_key(record.id, name), &record.encode())?;
     let glsn = tx.commit()?;
-    store.reader.keyspaces.learn_dropped(name, record);
+    store.reader.keyspaces.load_dropped(name, record);
     Ok(DropReport { glsn, keys })
 }
 
@@ -357,5 +357,5 @@ pub(crate) fn record_zstd(store: &Arc<Engine>) -> Result<()> {
     if store.options.compression.codec() != Some(Codec::Zstd) || store.options.read_only {
         return Ok(());
     }
-    settle(store, DEFAULT.0, Wish::HasZstd).map(|_| ())
+    settle(store, DEFAULT.0, Target::HasZstd).map(|_| ())
 }

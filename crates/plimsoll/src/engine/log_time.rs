@@ -18,7 +18,7 @@ pub(crate) fn restart(store: &Arc<Engine>) -> Result<Option<Glsn>> {
         return Ok(None);
     }
     let marker = {
-        let _lead = store.reader.log.let_time_lead();
+        let _lead = store.reader.log.allow_time_lead();
         // A segment can end only after an entry, and the active one may have none.
         let mut tx = Transaction::new(&store.committer);
         tx.delete(&system(store), TIME_MARK)?;

@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use plimsoll_disk::clock::Clock;
-use plimsoll_disk::crew::Crew;
+use plimsoll_disk::job_pool::JobPool;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
 use plimsoll_log::file_log::{FileLog, id_in};
 use plimsoll_log::glsn::Glsn;
@@ -49,9 +49,9 @@ use crate::read::own_records::OwnRecords;
 use crate::read::reader::{Owner, Reader};
 use crate::rowcache::RowCache;
 use crate::txn::committer::Committer;
-use crate::txn::patience::{self, Patience};
 use crate::txn::sequencer::CommitSequencer;
 use crate::txn::shared::floors::Floors;
+use crate::txn::writer_memory::{self, WriterMemory};
 use crate::types::error::{Lift, Result};
 use crate::types::events;
 use crate::types::keyspaces::Keyspaces;
@@ -114,20 +114,21 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
     let (peers, shared) =
         entry.peers(&options, &memory.budget, (&log, &index, &sequencer), &records, floors);
     let context =
-        patience::Context { index: Arc::clone(&index), sequencer: Arc::clone(&sequencer) };
-    let patience = Patience::new(&memory.budget, context, options.background && !options.read_only);
+        writer_memory::Context { index: Arc::clone(&index), sequencer: Arc::clone(&sequencer) };
+    let writer_memory =
+        WriterMemory::new(&memory.budget, context, options.background && !options.read_only);
     let context = checkpoints::Context {
         clock: Arc::clone(&options.clock),
         log: Arc::clone(&log),
         index: Arc::clone(&index),
         sequencer: Arc::clone(&sequencer),
         peers: Arc::clone(&peers),
-        crew: Arc::clone(&memory.crew),
+        job_pool: Arc::clone(&memory.job_pool),
     };
     let checkpoints = (!options.read_only)
         .then(|| Checkpoints::start(context, options.background))
         .transpose()?;
-    let Memory { budget, pool, row_cache, crew } = memory;
+    let Memory { budget, pool, row_cache, job_pool } = memory;
     let reader = Arc::new(Reader {
         budget,
         log,
@@ -151,12 +152,17 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
         held_back: Mutex::default(),
         holds: Mutex::default(),
     });
-    let committer =
-        Committer::new(Arc::clone(&reader), sequencer, Arc::new(patience), options.clone(), peers);
+    let committer = Committer::new(
+        Arc::clone(&reader),
+        sequencer,
+        Arc::new(writer_memory),
+        options.clone(),
+        peers,
+    );
     let committer = Arc::new(committer);
     let idle_time = Arc::new(IdleTime::new(&committer, &catalog.horizon, &options.clock));
     let maintenance =
-        Maintenance { pool, upkeep: Mutex::new(upkeep), warm, checkpoints, idle_time, crew };
+        Maintenance { pool, upkeep: Mutex::new(upkeep), warm, checkpoints, idle_time, job_pool };
     let store = Arc::new(Engine {
         path,
         options,
@@ -206,7 +212,7 @@ struct Memory {
     budget: Budget,
     pool: Arc<Pool>,
     row_cache: Arc<RowCache>,
-    crew: Arc<Crew>,
+    job_pool: Arc<JobPool>,
 }
 
 fn open_memory(options: Options) -> Result<(Options, Arc<IoChoice>, Memory)> {
@@ -219,8 +225,8 @@ fn open_memory(options: Options) -> Result<(Options, Arc<IoChoice>, Memory)> {
     let pool = Pool::new(&budget, options.memory_bytes / POOL_FLOOR_SHARE).lift()?;
     let row_cache =
         if options.row_cache { RowCache::new(&budget, &pool)? } else { RowCache::none() };
-    let crew = Crew::new(JOB_THREADS);
-    Ok((options, io, Memory { budget, pool, row_cache, crew }))
+    let job_pool = JobPool::new(JOB_THREADS);
+    Ok((options, io, Memory { budget, pool, row_cache, job_pool }))
 }
 
 /// The results of opening the log.
@@ -292,7 +298,7 @@ fn log_options(
     }
     log.durability = options.durability;
     log.background = options.background;
-    log.crew = Arc::clone(&memory.crew);
+    log.job_pool = Arc::clone(&memory.job_pool);
     log.on_poison = Some(events::poisoned);
     // An empty index knows nothing about the log.
     log.known = manifest.map(|manifest| manifest.durable).filter(|known| known.glsn > Glsn::NONE);
@@ -325,9 +331,9 @@ fn open_index(
         memtable_bytes: options.memtable_bytes,
         table_bytes: options.sizes.table_bytes,
         step_bytes: options.sizes.step_bytes,
-        duty: entry.duty(options),
+        role: entry.role(options),
         background: options.background && !options.read_only,
-        crew: Arc::clone(&memory.crew),
+        job_pool: Arc::clone(&memory.job_pool),
     };
     let horizon: Arc<dyn Horizon> = Arc::clone(horizon) as _;
     let index = OpenIndex::open(context, manifest, horizon)?;

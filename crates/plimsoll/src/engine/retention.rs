@@ -28,11 +28,11 @@ pub(crate) struct RetentionHorizon {
     /// The floors of other processes, and whether the retention settings of keyspaces are known.
     pub(crate) floors: Floors,
     /// A caller asked to free the log below this GLSN.
-    pub(crate) trim_wanted: AtomicU64,
+    pub(crate) trim_requested: AtomicU64,
     /// Values below this GLSN pin much of the log, so compaction must move them.
-    pub(crate) move_wanted: AtomicU64,
+    pub(crate) relocation_requested: AtomicU64,
     /// Why such values are no longer moved until the next opening: a move would fail again.
-    pub(crate) moves_stopped: OnceLock<String>,
+    pub(crate) relocation_stopped: OnceLock<String>,
     /// Until this is set nothing is dropped, because the keyspaces are not loaded yet.
     pub(crate) ready: OnceLock<()>,
 }
@@ -52,9 +52,9 @@ impl RetentionHorizon {
             snapshots: Arc::clone(snapshots),
             keyspaces: Arc::clone(keyspaces),
             floors,
-            trim_wanted: AtomicU64::new(0),
-            move_wanted: AtomicU64::new(0),
-            moves_stopped: OnceLock::new(),
+            trim_requested: AtomicU64::new(0),
+            relocation_requested: AtomicU64::new(0),
+            relocation_stopped: OnceLock::new(),
             ready: OnceLock::new(),
         }
     }
@@ -151,18 +151,18 @@ impl Horizon for RetentionHorizon {
 
     fn relocate_below(&self) -> Glsn {
         let asked = self.must_relocate_below();
-        let wanted = Glsn(self.move_wanted.load(Ordering::Acquire));
-        if self.moves_stopped.get().is_some() { asked } else { asked.max(wanted) }
+        let wanted = Glsn(self.relocation_requested.load(Ordering::Acquire));
+        if self.relocation_stopped.get().is_some() { asked } else { asked.max(wanted) }
     }
 
     fn must_relocate_below(&self) -> Glsn {
-        Glsn(self.trim_wanted.load(Ordering::Acquire))
+        Glsn(self.trim_requested.load(Ordering::Acquire))
     }
 
     fn stop_relocating(&self, below: Glsn, error: &Error) {
-        self.move_wanted.store(0, Ordering::Release);
+        self.relocation_requested.store(0, Ordering::Release);
         if is_lasting(error) {
-            let _ = self.moves_stopped.set(format!(
+            let _ = self.relocation_stopped.set(format!(
                 "a value below GLSN {below} pins the log and cannot be moved, so the log is \
                  freed up to there only: {error}"
             ));

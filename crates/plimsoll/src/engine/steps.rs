@@ -23,7 +23,7 @@ const HELD_SEGMENTS: u64 = 8;
 const WORTH_FREEING_BYTES: u64 = 1 << 20;
 
 /// The most times that one compaction moves values out of blob files.
-const VACATED_TIMES: u32 = 16;
+const RELOCATION_PASSES_MAX: u32 = 16;
 
 /// Flushes, merges everything, and frees the part of the log that is no longer needed. This process
 /// must be the one that writes the index.
@@ -33,13 +33,13 @@ pub(crate) fn compact(space: &LogSpace, committer: &Committer) -> Result<()> {
     committer.flush()?;
     // Merges come first, because they show which values are still needed. A pending move must not
     // hinder them, in case the move fails.
-    space.catalog.horizon.move_wanted.store(0, Ordering::Release);
+    space.catalog.horizon.relocation_requested.store(0, Ordering::Release);
     // If there is no such GLSN, all of the log is kept.
     let log_keeps_from =
         may_be_freed(space)?.unwrap_or(Glsn::NONE).max(space.reader.log.bounds().first);
     space.reader.index.compaction.run_all(log_keeps_from)?;
     let moved = match may_be_freed(space)? {
-        Some(until) if want_values_moved(space, until, Active::EndsFrom(WORTH_FREEING_BYTES))? => {
+        Some(until) if request_relocation(space, until, Active::EndsFrom(WORTH_FREEING_BYTES))? => {
             space.reader.index.compaction.relocate()
         }
         _ => Ok(()),
@@ -50,7 +50,7 @@ pub(crate) fn compact(space: &LogSpace, committer: &Committer) -> Result<()> {
         // The log keeps its records and the blob files that they name.
         return Ok(());
     }
-    for _ in 0..VACATED_TIMES {
+    for _ in 0..RELOCATION_PASSES_MAX {
         if !space.peers.keeps()
             || !space.reader.index.compaction.vacate_blobs(WORTH_FREEING_BYTES)?
         {
@@ -76,7 +76,7 @@ fn free(space: &LogSpace, may_flush: bool, active: Active) -> Result<()> {
         return Ok(());
     };
     space.reader.log.end_segments_at(space.reader.index.runs.space.segment_bytes());
-    want_values_moved(space, until, active)?;
+    request_relocation(space, until, active)?;
     if may_flush {
         flush_for_blobs(space, until);
     }
@@ -91,7 +91,7 @@ fn flush_for_blobs(space: &LogSpace, until: Glsn) {
     let segment_bytes = space.segment_bytes.min(index.runs.space.segment_bytes());
     let blob_bytes = space.reader.log.active_blob_bytes();
     if flush_policy::frees_blobs(checkpoint, until, blob_bytes, segment_bytes) {
-        space.sequencer.try_at_applied(|applied| index.memtables.close_if_none_waits(applied));
+        space.sequencer.try_between_commits(|applied| index.memtables.close_if_none_waits(applied));
     }
 }
 
@@ -105,7 +105,7 @@ fn ask_to_close(space: &LogSpace, until: Glsn) {
     let least_bytes = flush_policy::much_held_bytes(segment_bytes);
     let is_much = |from, to| space.reader.log.segment_bytes_between(from, to) >= least_bytes;
     space.peers.ask_to_close(newest, &mut || {
-        lock(&space.held_back).lets_go(space.clock.monotonic_nanos(), until, newest, is_much)
+        lock(&space.held_back).is_released(space.clock.monotonic_nanos(), until, newest, is_much)
     });
 }
 
@@ -114,7 +114,7 @@ fn ask_to_close(space: &LogSpace, until: Glsn) {
 pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
     // Read this first: a stream or keyspace that becomes known later has no commit up to here.
     let newest = space.sequencer.visible();
-    if !space.peers.knows_own_records()
+    if !space.peers.are_own_records_current()
         || space.catalog.records.streams_known.load(Ordering::Acquire)
     {
         return Ok(None);
@@ -147,7 +147,7 @@ pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
 ///
 /// A compaction ends the active segment, so that segment counts as well; and the threshold is
 /// lower, because the caller asked for the space.
-fn want_values_moved(space: &LogSpace, until: Glsn, active: Active) -> Result<bool> {
+fn request_relocation(space: &LogSpace, until: Glsn, active: Active) -> Result<bool> {
     let (index, horizon) = (&space.reader.index, &space.catalog.horizon);
     let until = until.min(index.runs.checkpoint().glsn.next());
     let view = index.sources.view();
@@ -165,7 +165,7 @@ fn want_values_moved(space: &LogSpace, until: Glsn, active: Active) -> Result<bo
     let is_worth_it =
         space.reader.log.segment_bytes_between(oldest, until) + active_bytes >= least_bytes;
     if is_worth_it {
-        horizon.move_wanted.fetch_max(until.0, Ordering::AcqRel);
+        horizon.relocation_requested.fetch_max(until.0, Ordering::AcqRel);
     }
     Ok(is_worth_it)
 }

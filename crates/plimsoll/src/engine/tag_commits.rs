@@ -86,10 +86,10 @@ pub(crate) fn check_readable(store: &Engine, at: Glsn) -> Result<()> {
     let check = |id| view.check_readable(&Span::of_keyspace(id).first(), at);
     check(DEFAULT.1)?;
     let span = Span::of_keyspace(SYSTEM);
-    let mut walk =
+    let mut keys =
         view.visible(span.lower(), span.upper(), AsOf::unexpiring(at), Direction::Forward)?;
     let mut key = Vec::new();
-    while let Some(version) = walk.next(&mut key)? {
+    while let Some(version) = keys.next(&mut key)? {
         let name = version.user_key();
         if name == STREAMS_MARK.as_bytes() || dropped_name(name).is_some() {
             continue;

@@ -40,7 +40,7 @@ pub(crate) fn trim(space: &LogSpace, committer: &Committer, until: Glsn) -> Resu
         return Err(Error::Future { asked: until, newest });
     }
     let until = until.min(space.kept_from());
-    space.catalog.horizon.trim_wanted.fetch_max(until.0, Ordering::AcqRel);
+    space.catalog.horizon.trim_requested.fetch_max(until.0, Ordering::AcqRel);
     committer.flush()?;
     if space.reader.index.sources.view().min_pointer().is_some_and(|oldest| oldest < until) {
         space.reader.index.compaction.relocate()?;
@@ -202,7 +202,7 @@ fn sweep_blobs(space: &LogSpace) {
     }
     let swept = match &left {
         Left::Many => log.sweep_blobs(&keep),
-        Left::These(blobs) => log.sweep_these_blobs(&Vec::from_iter(blobs.iter().copied()), &keep),
+        Left::These(blobs) => log.sweep_listed_blobs(&Vec::from_iter(blobs.iter().copied()), &keep),
     };
     if swept.is_err() {
         index.runs.blobs.put_back(left);

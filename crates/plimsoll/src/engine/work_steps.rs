@@ -24,11 +24,11 @@ pub(crate) fn step(store: &Engine) -> Result<bool> {
 pub(crate) fn step_from(store: &Engine, first: usize) -> Result<bool> {
     if store.options.read_only {
         store.membership.step(&store.maintenance.pool, &store.space, &store.committer)?;
-        return Ok(make_room(store)? || care_for_warmth(store)?);
+        return Ok(free_memory(store)? || save_warm_image(store)?);
     }
     store.check_writable()?;
     store.membership.step(&store.maintenance.pool, &store.space, &store.committer)?;
-    let kinds = [sync, make_room, flush_some, compact_some, care_for_warmth, seal_behind];
+    let kinds = [sync, free_memory, flush_some, compact_some, save_warm_image, seal_behind];
     for number in 0..kinds.len() {
         if kinds[(first + number) % kinds.len()](store)? {
             return Ok(true);
@@ -51,7 +51,7 @@ fn seal_behind(store: &Engine) -> Result<bool> {
     Ok(store.reader.log.seal_behind())
 }
 
-fn make_room(store: &Engine) -> Result<bool> {
+fn free_memory(store: &Engine) -> Result<bool> {
     let mut upkeep =
         store.maintenance.upkeep.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     Ok(upkeep.step() == evictor::Progress::Worked)
@@ -76,6 +76,6 @@ fn compact_some(store: &Engine) -> Result<bool> {
     Ok(compaction.has_expiries() && store.maintenance.idle_time.advance()?)
 }
 
-fn care_for_warmth(store: &Engine) -> Result<bool> {
+fn save_warm_image(store: &Engine) -> Result<bool> {
     Ok(store.maintenance.warm.as_ref().is_some_and(|warm| warm.step() == Progress::Worked))
 }

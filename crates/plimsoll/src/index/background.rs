@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use plimsoll_disk::crew::{Crew, Job, Urgency};
+use plimsoll_disk::job_pool::{Job, JobPool, JobPriority};
 use plimsoll_disk::worker::{Next, Woken};
 use plimsoll_log::glsn::Glsn;
 
@@ -46,14 +46,14 @@ impl Jobs {
 
     /// Starts one job for flushes and one for compaction.
     pub(crate) fn start(
-        crew: &Arc<Crew>,
+        job_pool: &Arc<JobPool>,
         env: &Arc<Env>,
         runs: &Arc<Runs>,
         memtables: &Arc<Memtables>,
         compaction: &Arc<Compaction>,
     ) -> io::Result<Self> {
-        let flush = start_flushing(crew, env, runs, memtables)?;
-        let compaction = start_compacting(crew, env, memtables, compaction)?;
+        let flush = start_flushing(job_pool, env, runs, memtables)?;
+        let compaction = start_compacting(job_pool, env, memtables, compaction)?;
         Ok(Self { jobs: vec![flush, compaction] })
     }
 
@@ -78,14 +78,14 @@ fn retry_after(failures: u32) -> Duration {
 /// Frees log segments that the changed runs no longer need. Members free them under the turn,
 /// subject to each other's floors.
 fn free_log(env: &Env) {
-    if env.duty().members().is_none() && !env.signals.is_closing() {
+    if env.role().members().is_none() && !env.signals.is_closing() {
         // A flush must not cause the next one.
         env.free_log(false);
     }
 }
 
 fn start_flushing(
-    crew: &Arc<Crew>,
+    job_pool: &Arc<JobPool>,
     env: &Arc<Env>,
     runs: &Arc<Runs>,
     memtables: &Arc<Memtables>,
@@ -109,11 +109,11 @@ fn start_flushing(
         }
     };
     let alarm = move || alarmed.signals.job_panicked(IndexJob::Flush);
-    crew.start("flush", Urgency::Prompt, &env.signals.flush, alarm, step)
+    job_pool.start("flush", JobPriority::High, &env.signals.flush, alarm, step)
 }
 
 fn start_compacting(
-    crew: &Arc<Crew>,
+    job_pool: &Arc<JobPool>,
     env: &Arc<Env>,
     memtables: &Arc<Memtables>,
     compaction: &Arc<Compaction>,
@@ -145,7 +145,7 @@ fn start_compacting(
                     Progress::Worked => Next::Again,
                     Progress::Idle if priority == Priority::Due => Next::Within(SETTLE_AFTER),
                     // A process that becomes the keeper is rung.
-                    Progress::Idle if looked.duty().may_write() && compaction.has_expiries() => {
+                    Progress::Idle if looked.role().may_write() && compaction.has_expiries() => {
                         looked.advance_time();
                         Next::Within(EXPIRY_CHECK)
                     }
@@ -159,7 +159,7 @@ fn start_compacting(
         }
     };
     let alarm = move || alarmed.signals.job_panicked(IndexJob::Compaction);
-    crew.start("compact", Urgency::Patient, &env.signals.compaction, alarm, step)
+    job_pool.start("compact", JobPriority::Low, &env.signals.compaction, alarm, step)
 }
 
 #[cfg(test)]

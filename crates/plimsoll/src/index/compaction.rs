@@ -60,11 +60,11 @@ pub(crate) struct Compaction {
 /// How a caller handles the failure of an unrequested relocation (one that the store chose by
 /// itself).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unasked {
+enum UnrequestedFailure {
     /// Ignored: the values stay where they are, and the next job begins.
-    IsLeft,
+    Ignore,
     /// Returned to the caller, except damage: reads of the damaged value report that.
-    IsTold,
+    Return,
 }
 
 /// The running jobs, and their memory.
@@ -173,7 +173,7 @@ fn row_bytes(runs: &[Arc<Run>]) -> u64 {
 /// The gain of merging the first of these runs with all others, down to the oldest, if a deletion
 /// hides a row of `row_bytes`, and `expired` values of a table may be dropped.
 fn clearance(runs: &[Arc<Run>], row_bytes: u64, expired: &dyn Fn(&TableInfo) -> u64) -> Clearance {
-    let is_mostly_deleted = |info: &&TableInfo| info.is_mostly_gone(expired(info));
+    let is_mostly_deleted = |info: &&TableInfo| info.is_worth_rewriting(expired(info));
     let cleared = |info: &TableInfo| info.bytes() + info.deletions * row_bytes;
     let cleared_bytes = runs[0].infos().filter(is_mostly_deleted).map(cleared).sum();
     if cleared_bytes == 0 {
@@ -206,7 +206,7 @@ fn clearance(runs: &[Arc<Run>], row_bytes: u64, expired: &dyn Fn(&TableInfo) -> 
 
 /// The most jobs that may run at the same time.
 fn slots_for(context: &Context) -> usize {
-    match (context.duty.only_reads(), context.budget.limit_bytes() >= TWO_JOBS_BYTES) {
+    match (context.role.only_reads(), context.budget.limit_bytes() >= TWO_JOBS_BYTES) {
         (true, _) => 0,
         (false, false) => 1,
         (false, true) => 2,
@@ -261,7 +261,7 @@ impl Compaction {
         let mut infos = view.runs.iter().flat_map(|run| run.infos());
         infos.any(|info| {
             info.expiries.is_some_and(|expiries| {
-                let is_most = |at| info.is_mostly_gone(expiries.expired(at));
+                let is_most = |at| info.is_worth_rewriting(expiries.expired(at));
                 let all = |at| expiries.last.has_passed(at);
                 let is_due = is_most(to) && (!is_most(from) || (all(to) && !all(from)));
                 is_due && lookups.may_drop(expiries.keyspace, info)
@@ -286,7 +286,7 @@ impl Compaction {
         let enough = done() + (view.runs.len() + view.history.len()) as u64 + JOBS_MORE;
         drop(view);
         let step = || {
-            self.work(lock(&self.jobs), Unasked::IsLeft, |jobs| {
+            self.work(lock(&self.jobs), UnrequestedFailure::Ignore, |jobs| {
                 self.task(jobs, Priority::All, log_keeps_from)
             })
         };
@@ -302,7 +302,7 @@ impl Compaction {
         let enough = done() + (view.runs.len() + view.history.len()) as u64 + JOBS_MORE;
         drop(view);
         let step = || {
-            self.work(lock(&self.jobs), Unasked::IsTold, |_| {
+            self.work(lock(&self.jobs), UnrequestedFailure::Return, |_| {
                 self.relocation(&self.runs.sources.view())
             })
         };
@@ -346,17 +346,17 @@ impl Compaction {
         let may_settle = self.may_settle.load(Ordering::Relaxed);
         let priority =
             if priority == Priority::Settle && !may_settle { Priority::Due } else { priority };
-        self.work(jobs, Unasked::IsLeft, |jobs| self.task(jobs, priority, Glsn::MAX))
+        self.work(jobs, UnrequestedFailure::Ignore, |jobs| self.task(jobs, priority, Glsn::MAX))
     }
 
     /// Does a bounded piece of a job; starts the job that `task` returns if none is under way.
     fn work(
         &self,
         mut jobs: MutexGuard<'_, Jobs>,
-        unasked: Unasked,
+        unrequested: UnrequestedFailure,
         task: impl FnOnce(&Jobs) -> Option<Task>,
     ) -> Result<Progress> {
-        let term = self.runs.env.duty().term();
+        let term = self.runs.env.role().term();
         for slot in &mut jobs.slots {
             // Drop a job that another process's term has overtaken.
             slot.job.take_if(|job| !job.is_of(term));
@@ -375,7 +375,7 @@ impl Compaction {
             Ok(done) => *done,
             Err(_) => true,
         };
-        let unasked_below = job.moves_unasked_below();
+        let unasked_below = job.relocates_unrequested_below();
         let job = if ended { slot.job.take() } else { None };
         let result = match (step, job) {
             (Ok(true), Some(job)) => job.finish(&self.runs).map(|swept| {
@@ -385,12 +385,16 @@ impl Compaction {
             }),
             (step, _) => step.map(|_| ()),
         };
-        let result = result.map_err(|error| self.runs.env.duty().of_job(term, error));
+        let result = result.map_err(|error| self.runs.env.role().of_job(term, error));
         let result = match (result, unasked_below) {
             (Err(error), Some(below)) => {
                 self.runs.env.horizon.stop_relocating(below, &error);
                 // Reads of the damaged value report it.
-                if unasked == Unasked::IsLeft || is_lasting(&error) { Ok(()) } else { Err(error) }
+                if unrequested == UnrequestedFailure::Ignore || is_lasting(&error) {
+                    Ok(())
+                } else {
+                    Err(error)
+                }
             }
             // Another process has become the keeper.
             (Err(Error::NotKeeper { .. }), _) => Ok(()),
@@ -506,8 +510,8 @@ impl Compaction {
         };
         // A requested relocation neither waits for the others nor fails with them.
         task(self.runs.env.horizon.must_relocate_below()).or_else(|| {
-            let unasked = task(self.runs.env.horizon.relocate_below());
-            unasked.map(|task| Task { moves_unasked: true, ..task })
+            let unrequested = task(self.runs.env.horizon.relocate_below());
+            unrequested.map(|task| Task { moves_unasked: true, ..task })
         })
     }
 

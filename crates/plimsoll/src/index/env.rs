@@ -1,9 +1,9 @@
-//! Shared by all owners of the index: its location and settings, the process's duty, signals and
+//! Shared by all owners of the index: its location and settings, the process's role, signals and
 //! counters.
 
 pub(crate) mod counters;
-pub(crate) mod duty;
 pub(crate) mod moment_set;
+pub(crate) mod role;
 pub(crate) mod signals;
 pub(crate) mod stalls;
 
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use plimsoll_disk::clock::Clock;
-use plimsoll_disk::crew::Crew;
+use plimsoll_disk::job_pool::JobPool;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
@@ -20,8 +20,8 @@ use plimsoll_memory::budget::Budget;
 use plimsoll_memory::pool::Pool;
 
 use crate::index::env::counters::Counters;
-use crate::index::env::duty::Duty;
 use crate::index::env::moment_set::MomentSet;
+use crate::index::env::role::Role;
 use crate::index::env::signals::Signals;
 use crate::rowcache::RowCache;
 use crate::types::error::Error;
@@ -45,11 +45,11 @@ pub(crate) struct Context {
     /// Bytes of input that one step of compaction processes.
     pub(crate) step_bytes: u64,
     /// Whether this process changes the files.
-    pub(crate) duty: Duty,
-    /// Whether flush and compaction are jobs of the crew. If not, `make_room` flushes when
+    pub(crate) role: Role,
+    /// Whether flush and compaction are jobs of the job pool. If not, `reserve` flushes when
     /// necessary, and the owner calls the steps.
     pub(crate) background: bool,
-    pub(crate) crew: Arc<Crew>,
+    pub(crate) job_pool: Arc<JobPool>,
 }
 
 /// The moments that must stay readable, and the values that must be moved.
@@ -120,8 +120,8 @@ impl Env {
     }
 
     /// Which process changes the files.
-    pub(crate) fn duty(&self) -> &Duty {
-        &self.context.duty
+    pub(crate) fn role(&self) -> &Role {
+        &self.context.role
     }
 
     /// Sets how the log is freed; the index calls it in the background when its runs have changed.

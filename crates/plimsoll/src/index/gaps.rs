@@ -1,9 +1,9 @@
 //! Gaps of deleted keys that scans share.
 //!
-//! A deletion hides its key until a compaction drops both, and each new walk would step over all of
-//! them: a queue that puts at its tail and deletes at its head becomes slower with every turn. So a
-//! walk that has stepped over deleted keys publishes the interval, and later walks seek to its end.
-//! A commit that deletes a range publishes the range.
+//! A deletion hides its key until a compaction drops both, and each new iterator would step over
+//! all of them: a queue that puts at its tail and deletes at its head becomes slower with every
+//! turn. So a iterator that has stepped over deleted keys publishes the interval, and later
+//! iterators seek to its end. A commit that deletes a range publishes the range.
 //!
 //! The memory of recent commits also tells which ranges of keys no commit has written since a
 //! moment, so that the validation of a range that was read need not search the memtables.
@@ -27,7 +27,7 @@
 //!    budget refuses, there are no gaps.
 //!
 //! The lock is a leaf: nothing is called while it is held. A scan takes it only after
-//! [`LOOK_AFTER`] deleted keys in a row; a commit holds it for a few instructions.
+//! [`LOOKUP_AFTER`] deleted keys in a row; a commit holds it for a few instructions.
 
 pub(crate) mod key_prefix;
 pub(crate) mod list;
@@ -42,10 +42,10 @@ use plimsoll_memory::budget::{Budget, Kind, Lease};
 
 use crate::borders::{Border, hit};
 use crate::index::gaps::key_prefix::prefix;
-use crate::index::gaps::list::{Gap, GapList, behind};
+use crate::index::gaps::list::{Gap, GapList, successor};
 
 /// A scan looks for a known gap after it has stepped over this many deleted keys in a row.
-pub(crate) const LOOK_AFTER: u64 = 4;
+pub(crate) const LOOKUP_AFTER: u64 = 4;
 /// A scan publishes a gap of at least this many deleted keys.
 pub(crate) const PUBLISH_FROM: u64 = 8;
 /// In a longer gap, a scan publishes what it has passed, and looks for a known gap again, after
@@ -153,7 +153,7 @@ impl Recent {
 
     /// Whether no commit after `after` has a key from one that begins with `first` to one that
     /// begins with `last`, as far as that is known.
-    fn has_none_in(&self, first: u128, last: u128, after: Glsn) -> bool {
+    fn is_unchanged_between(&self, first: u128, last: u128, after: Glsn) -> bool {
         let later = || self.spans.iter().rev().take_while(|span| span.glsn > after);
         after >= self.known_since && !later().any(|span| span.first <= last && first <= span.last)
     }
@@ -211,13 +211,14 @@ impl Gaps {
         }
     }
 
-    /// Takes memory, so that walks can publish. If the budget refuses, the next walk tries again.
+    /// Takes memory, so that iterators can publish. If the budget refuses, the next one tries
+    /// again.
     fn arm(&self) {
         if !self.enabled {
             return;
         }
         // Before the lock, because the budget may ask iterators to release their sources.
-        let Ok(lease) = self.budget.lease(Kind::Walks, CHARGED_BYTES) else { return };
+        let Ok(lease) = self.budget.lease(Kind::Iterators, CHARGED_BYTES) else { return };
         let mut state = self.lock();
         if state.lease.is_none() {
             state.lease = Some(lease);
@@ -285,7 +286,7 @@ impl Gaps {
             if state.list.touches(span.first, span.last) {
                 hit(Border::GapCutByRun);
             }
-            state.list.cut(first, &behind(last));
+            state.list.cut(first, &successor(last));
         }
     }
 
@@ -305,13 +306,13 @@ impl Gaps {
             Bound::Unbounded => open,
         };
         let (first, last) = (beginning(lower, 0), beginning(upper, u128::MAX));
-        self.lock().writes.has_none_in(first, last, after)
+        self.lock().writes.is_unchanged_between(first, last, after)
     }
 }
 
 impl State {
     fn publish(&mut self, first: &[u8], end: &[u8], at: Glsn, dead: u64) {
-        if !self.puts.has_none_in(prefix(first), prefix(end), at) {
+        if !self.puts.is_unchanged_between(prefix(first), prefix(end), at) {
             return;
         }
         hit(Border::GapPublished);

@@ -305,7 +305,7 @@ where
     let (new, path) =
         (dir.join(new_manifest_name(head.number, writer)), dir.join(manifest_name(head.number)));
     write_new(disk, &new, head, runs).map_err(|error| (Outcome::Old, error.into()))?;
-    give_name(disk, &new, &path, writer)?;
+    rename_unless_taken(disk, &new, &path, writer)?;
     disk.sync_dir(dir).map_err(|error| (Outcome::Unknown, error.into()))?;
     // After a long pause of this member, the name may be free although others installed this
     // number: they have removed it again after later ones.
@@ -323,7 +323,7 @@ where
 }
 
 /// Gives a manifest its name, unless the name is taken.
-fn give_name(
+fn rename_unless_taken(
     disk: &dyn Disk,
     new: &Path,
     path: &Path,

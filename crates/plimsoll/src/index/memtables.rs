@@ -2,14 +2,14 @@
 //! [`flush_policy`] decides when a memtable is closed.
 //!
 //! Invariants:
-//! 1. Room that `make_room` promised is reserved until the [`Reservation`] is used or dropped:
+//! 1. Room that `reserve` promised is reserved until the [`Reservation`] is used or dropped:
 //!    neither inserting the promised versions nor flushing a memtable that holds them can run out
 //!    of memory.
 //! 2. A writer waits for a flush by running it, or by queueing for the flush lock behind the thread
 //!    that runs it, so it never waits for a thread that may have ended.
 //! 3. Where possible, a writer waits for a flush before it takes the commit lock
 //!    ([`Memtables::wait_for_room`]), so that others can commit in the meantime. It never waits for
-//!    one while it holds the members' turn ([`Memtables::make_room_now`]).
+//!    one while it holds the members' turn ([`Memtables::try_reserve`]).
 
 mod flush;
 pub(crate) mod flush_policy;
@@ -70,7 +70,7 @@ impl Memtables {
     /// Reserves the memory for flushes.
     pub(crate) fn new(runs: &Arc<Runs>, following: &Arc<Following>) -> Result<Self> {
         let context = &runs.env.context;
-        let chunks = if context.duty.only_reads() { 1 } else { FLUSH_CHUNKS };
+        let chunks = if context.role.only_reads() { 1 } else { FLUSH_CHUNKS };
         let view = runs.sources.view();
         Ok(Self {
             flush: Mutex::new(SetAside::new(&context.budget, chunks)?),
@@ -92,10 +92,10 @@ impl Memtables {
     /// The budget has no room and there is nothing left to flush; or a necessary flush failed.
     /// Nothing is lost, and the next call tries again. A read-only index cannot flush: its
     /// memtables grow as far as the budget allows.
-    pub(crate) fn make_room(&self, bytes: usize, boundary: Glsn) -> Result<Reservation<'_>> {
+    pub(crate) fn reserve(&self, bytes: usize, boundary: Glsn) -> Result<Reservation<'_>> {
         let mut stalled_nanos = 0;
         let reservation = loop {
-            match self.try_to_make_room(bytes, boundary) {
+            match self.reserve_or_close(bytes, boundary) {
                 Next::Done(reservation) => break reservation,
                 Next::Again => {}
                 Next::Flush(refusal) => {
@@ -106,12 +106,12 @@ impl Memtables {
                         return Err(Error::Closed);
                     }
                     if progress == Progress::Idle
-                        && (self.env.duty().only_reads()
+                        && (self.env.role().only_reads()
                             || self.sources.current_view().closed.is_empty())
                         && let Some(refusal) = refusal
                     {
                         // Retry once, because memory may just have been released.
-                        return match self.try_to_make_room(bytes, boundary) {
+                        return match self.reserve_or_close(bytes, boundary) {
                             Next::Done(reservation) => Ok(reservation),
                             _ => Err(refusal.into()),
                         };
@@ -125,11 +125,11 @@ impl Memtables {
         Ok(reservation)
     }
 
-    /// Like [`Memtables::make_room`], without waiting: `None` if a memtable has to be flushed
+    /// Like [`Memtables::reserve`], without waiting: `None` if a memtable has to be flushed
     /// first.
-    pub(crate) fn make_room_now(&self, bytes: usize, boundary: Glsn) -> Option<Reservation<'_>> {
+    pub(crate) fn try_reserve(&self, bytes: usize, boundary: Glsn) -> Option<Reservation<'_>> {
         loop {
-            match self.try_to_make_room(bytes, boundary) {
+            match self.reserve_or_close(bytes, boundary) {
                 Next::Done(reservation) => return Some(reservation),
                 Next::Again => {}
                 Next::Flush(_) => return None,
@@ -138,11 +138,11 @@ impl Memtables {
     }
 
     /// Flushes as long as a commit of `bytes` would find no room otherwise. The commit may still
-    /// have to wait in [`Memtables::make_room`], because others may take the room first.
+    /// have to wait in [`Memtables::reserve`], because others may take the room first.
     pub(crate) fn wait_for_room(&self, bytes: usize) -> Result<()> {
         let mut stalled_nanos = 0;
         // A closing index is flushed by the thread that closes it, which then releases the folder.
-        let may_flush = || !self.env.duty().is_read_only() && !self.env.signals.is_closing();
+        let may_flush = || !self.env.role().is_read_only() && !self.env.signals.is_closing();
         while may_flush()
             && self.is_full(&self.sources.current_view().active, bytes)
             && self.closed_memtables() >= self.closed_max()
@@ -170,23 +170,23 @@ impl Memtables {
         context.memtable_bytes.unwrap_or_else(|| {
             let space = &self.runs.space;
             let budget_bytes = context.budget.limit_bytes();
-            flush_policy::limit_bytes(budget_bytes, space.run_bytes(), space.is_written_over())
+            flush_policy::limit_bytes(budget_bytes, space.run_bytes(), space.has_been_overwritten())
         })
     }
 
-    fn try_to_make_room(&self, bytes: usize, boundary: Glsn) -> Next<'_> {
+    fn reserve_or_close(&self, bytes: usize, boundary: Glsn) -> Next<'_> {
         let mut active = lock(&self.writer);
         let is_full = self.is_full(&active, bytes);
         // A read-only index cannot flush: the memtable grows as long as the budget allows.
-        let refusal = match !is_full || self.env.duty().is_read_only() {
-            true => match self.reserve(&active, bytes) {
+        let refusal = match !is_full || self.env.role().is_read_only() {
+            true => match self.reserve_in(&active, bytes) {
                 Ok(reservation) => return Next::Done(reservation),
                 Err(refusal) => Some(refusal),
             },
             false => None,
         };
         let may_close = flush_policy::may_close(
-            self.env.duty(),
+            self.env.role(),
             refusal.is_some(),
             self.closed_memtables() < self.closed_max(),
         );
@@ -197,12 +197,12 @@ impl Memtables {
         Next::Again
     }
 
-    fn reserve(
+    fn reserve_in(
         &self,
         memtable: &Arc<Memtable>,
         bytes: usize,
     ) -> Result<Reservation<'_>, OutOfBudget> {
-        if !self.env.duty().only_reads() {
+        if !self.env.role().only_reads() {
             // Refill the reserve first: a new memtable keeps its chunks even if it stays empty.
             self.runs.files.fill_reserve()?;
         }
@@ -251,11 +251,11 @@ impl Memtables {
     ///
     /// # Errors
     /// The budget has no room for the metadata.
-    pub(crate) fn make_room_for_runs<'t>(
+    pub(crate) fn reserve_for_runs<'t>(
         &self,
         tables: impl Iterator<Item = &'t TableInfo>,
     ) -> Result<()> {
-        Ok(self.runs.files.make_room(tables.map(metadata_bytes).sum())?)
+        Ok(self.runs.files.reserve(tables.map(metadata_bytes).sum())?)
     }
 
     /// Adopts (ingests) runs that a transaction wrote as blob files, newest first; every version in
@@ -342,7 +342,7 @@ impl Memtables {
     /// Closes the active memtable at `boundary` and waits until all versions up to it are in runs
     /// that the manifest names. Flushes on this thread if there is no flush job.
     pub(crate) fn flush_up_to(&self, boundary: Glsn) -> Result<()> {
-        if self.env.duty().is_read_only() {
+        if self.env.role().is_read_only() {
             return Ok(());
         }
         self.close_up_to(boundary);
@@ -357,25 +357,25 @@ impl Memtables {
     /// Makes the oldest closed source durable in the log and flushes it, if there is one. In a
     /// member that is not the keeper: waits until the keeper has flushed it.
     pub(crate) fn flush_step(&self) -> Result<Progress> {
-        let duty = &self.env.duty();
-        if duty.is_read_only() {
+        let role = &self.env.role();
+        if role.is_read_only() {
             return Ok(Progress::Idle);
         }
-        if let Some(members) = duty.followed() {
+        if let Some(members) = role.followed() {
             return self.following.step(members);
         }
-        if duty.members().is_some() && self.runs.release_held() {
+        if role.members().is_some() && self.runs.release_held() {
             // A previous keeper has flushed it already.
             return Ok(Progress::Worked);
         }
         let set_aside = lock(&self.flush);
-        let term = duty.term();
+        let term = role.term();
         let Some(closed) = self.sources.view().closed.last().cloned() else {
             return Ok(Progress::Idle);
         };
         let start = self.env.context.clock.monotonic_nanos();
         let done = flush::flush(&self.runs, &set_aside, &closed, term)
-            .map_err(|error| duty.of_job(term, error));
+            .map_err(|error| role.of_job(term, error));
         drop(set_aside);
         if let Ok(flushed) = &done {
             let nanos = self.env.context.clock.monotonic_nanos() - start;
@@ -398,26 +398,26 @@ impl Memtables {
 
     /// Loads the newest manifest if another process has written one. The memtables of a read-only
     /// index then hold only the versions after the checkpoint. For a member see
-    /// [`Following::take_in`].
+    /// [`Following::load_newest_manifest`].
     ///
     /// # Errors
     /// As for [`Runs::refresh`].
     pub(crate) fn refresh(&self) -> Result<()> {
-        if let Some(members) = self.env.duty().followed() {
-            return self.following.take_in(members).map(|_| ());
+        if let Some(members) = self.env.role().followed() {
+            return self.following.load_newest_manifest(members).map(|_| ());
         }
         let mut writer = lock(&self.writer);
-        let is_member = self.env.duty().members().is_some();
+        let is_member = self.env.role().members().is_some();
         self.runs.refresh(|view, checkpoint| {
             if is_member {
                 return Ok(None);
             }
-            let active = self.behind(&view.active, checkpoint)?;
+            let active = self.copy_after(&view.active, checkpoint)?;
             let mut closed = Vec::new();
             for source in view.closed.iter().filter(|source| source.boundary > checkpoint) {
                 let content = match &source.content {
                     Content::Memtable(memtable) => {
-                        Content::Memtable(self.behind(memtable, checkpoint)?)
+                        Content::Memtable(self.copy_after(memtable, checkpoint)?)
                     }
                     adopted @ Content::Adopted(_) => adopted.clone(),
                 };
@@ -429,7 +429,7 @@ impl Memtables {
     }
 
     /// A copy of the part of a memtable that is after the checkpoint.
-    fn behind(&self, memtable: &Arc<Memtable>, checkpoint: Glsn) -> Result<Arc<Memtable>> {
+    fn copy_after(&self, memtable: &Arc<Memtable>, checkpoint: Glsn) -> Result<Arc<Memtable>> {
         if memtable.min_glsn() > checkpoint {
             return Ok(Arc::clone(memtable));
         }
@@ -458,13 +458,18 @@ impl Memtables {
     /// Continues from the checkpoint of the known manifest if it is after `applied` (applied here)
     /// and before `next` (the first log entry that this process has not read). Returns that
     /// checkpoint. The caller must not apply anything else at the same time.
-    pub(crate) fn pass_over(&self, members: &Members, applied: Glsn, next: Glsn) -> Option<Glsn> {
+    pub(crate) fn skip_to_checkpoint(
+        &self,
+        members: &Members,
+        applied: Glsn,
+        next: Glsn,
+    ) -> Option<Glsn> {
         let may_pass = |checkpoint: Glsn| applied < checkpoint && checkpoint < next;
         if !may_pass(self.runs.checkpoint().glsn) {
             return None;
         }
         self.close_up_to(applied);
-        self.following.pass_over(members, may_pass)
+        self.following.skip_to_checkpoint(members, may_pass)
     }
 }
 

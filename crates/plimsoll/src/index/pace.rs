@@ -51,7 +51,7 @@ const WAIT_MAX_BYTES: u64 = 256 << 10;
 const WAIT_LONGEST_NANOS: u64 = 10_000_000_000;
 
 /// The interval at which a stopped writer checks whether merges have caught up.
-const LOOK_NANOS: u64 = 100_000_000;
+const POLL_NANOS: u64 = 100_000_000;
 
 /// Maximum number of compaction steps that a writer runs itself if there are no threads and too
 /// many runs.
@@ -87,17 +87,17 @@ impl Throttle {
     /// called under the commit lock, so other commits proceed.
     ///
     /// A merge on this thread failed (without threads only).
-    pub(crate) fn hold_back(&self) -> Result<()> {
-        if !self.env.duty().may_write() || self.env.signals.is_closing() {
+    pub(crate) fn wait_for_merges(&self) -> Result<()> {
+        if !self.env.role().may_write() || self.env.signals.is_closing() {
             return Ok(());
         }
         if !self.env.context.background {
             return self.compact_inline();
         }
-        if self.is_overrun() {
+        if self.must_stop_writers() {
             self.note_stall(Cause::Depth, || {
-                while self.is_overrun() && !self.env.signals.is_closing() {
-                    self.env.signals.wait_for_progress(Duration::from_nanos(LOOK_NANOS));
+                while self.must_stop_writers() && !self.env.signals.is_closing() {
+                    self.env.signals.wait_for_progress(Duration::from_nanos(POLL_NANOS));
                 }
             });
         }
@@ -106,18 +106,18 @@ impl Throttle {
 
     /// Delays a writer of `bytes` while flushes or merges lag behind. Not called under the commit
     /// lock.
-    pub(crate) fn pay(&self, bytes: u64) {
-        if !self.env.duty().may_write() || !self.env.context.background {
+    pub(crate) fn delay(&self, bytes: u64) {
+        if !self.env.role().may_write() || !self.env.context.background {
             return;
         }
         let pace = self.pace();
         let delay = {
             let mut debt = lock(&self.debt);
-            debt.owe(bytes.saturating_mul(pace.nanos_per_byte()));
+            debt.add(bytes.saturating_mul(pace.nanos_per_byte()));
             if debt.is_small() {
                 return;
             }
-            debt.pay(self.env.context.clock.monotonic_nanos(), longest_wait_nanos(bytes))
+            debt.take(self.env.context.clock.monotonic_nanos(), longest_wait_nanos(bytes))
         };
         if delay > 0 {
             self.note_stall(pace.cause(), || self.wait_while_behind(delay));
@@ -136,10 +136,10 @@ impl Throttle {
         let mut left = delay;
         while left > 0 && !self.env.signals.is_closing() {
             let start = self.env.context.clock.monotonic_nanos();
-            let part = left.min(LOOK_NANOS);
+            let part = left.min(POLL_NANOS);
             let was_progress = self.env.signals.wait_for_progress(Duration::from_nanos(part));
             if self.pace().nanos_per_byte() == 0 {
-                lock(&self.debt).forgive();
+                lock(&self.debt).clear();
                 break;
             }
             // The wait ends even if the clock does not advance.
@@ -151,7 +151,7 @@ impl Throttle {
 
     /// Whether writers have to stop. Never if merges cannot continue, because waiting would not
     /// help.
-    fn is_overrun(&self) -> bool {
+    fn must_stop_writers(&self) -> bool {
         self.runs.sources.current_view().depth >= DEPTH_HARD
             && self.env.signals.last_error().is_none()
     }

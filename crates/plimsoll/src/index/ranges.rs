@@ -489,7 +489,7 @@ fn added<'f>(
     all
 }
 
-/// An interval of keys that a walk is in, and its deletion as of the walk's moment.
+/// An interval of keys that an iterator is in, and its deletion as of the iterator's moment.
 #[derive(Debug, Default)]
 pub(crate) struct Cover {
     /// `None`: from the first key.

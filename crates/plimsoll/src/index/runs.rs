@@ -23,6 +23,7 @@ use crate::borders::{Border, hit};
 use crate::index::env::Env;
 use crate::index::env::moment_set::MomentSet;
 use crate::index::gaps::Gaps;
+use crate::index::iter::handle::Iterators;
 use crate::index::manifest::files::{FileGuard, Files, Member, run_of};
 use crate::index::manifest::limits::Limits;
 use crate::index::manifest::{self, Head, Manifest, Outcome, number_after, run_infos};
@@ -36,7 +37,6 @@ use crate::index::runs::range_deletions::{Left, RangeMemory, left_by};
 use crate::index::sources::Sources;
 use crate::index::sources::source::{Memtable, Run};
 use crate::index::sources::view::{Closed, Content, View, depth, newest_in};
-use crate::index::walk::seat::Seats;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
 use crate::types::index_key::MAX_INDEX_KEY_BYTES;
@@ -53,7 +53,7 @@ const DEAD_IN_A_RANGE: u64 = 100;
 pub(crate) struct Runs {
     pub(crate) env: Arc<Env>,
     pub(crate) sources: Arc<Sources>,
-    seats: Arc<Seats>,
+    iterators: Arc<Iterators>,
     pub(crate) files: Arc<Files>,
     /// The head of the last manifest. The lock is held while a manifest is written.
     record: Mutex<Head>,
@@ -111,7 +111,11 @@ pub(crate) type Rest = (Arc<Memtable>, Vec<Closed>);
 
 impl Runs {
     /// Opens the files that the manifest names.
-    pub(crate) fn open(env: &Arc<Env>, seats: &Arc<Seats>, manifest: Manifest) -> Result<Self> {
+    pub(crate) fn open(
+        env: &Arc<Env>,
+        iterators: &Arc<Iterators>,
+        manifest: Manifest,
+    ) -> Result<Self> {
         let context = &env.context;
         if manifest.log_id != context.log.id() {
             return Err(Error::Forked {
@@ -130,7 +134,7 @@ impl Runs {
         let rows = context.row_cache.handle();
         let held =
             runs.iter().chain(&history).map(|run| run.max_glsn()).max().unwrap_or(Glsn::NONE);
-        let gaps = Arc::new(Gaps::new(&context.budget, !context.duty.is_read_only(), held));
+        let gaps = Arc::new(Gaps::new(&context.budget, !context.role.is_read_only(), held));
         let view = View {
             active: Arc::new(Memtable::new(&context.budget)),
             closed: Vec::new(),
@@ -147,14 +151,14 @@ impl Runs {
         let range_memory = RangeMemory::new(&context.budget, &view.ranges)?;
         let space = Space::default();
         space.note_runs(&view.runs);
-        if context.duty.may_write() {
+        if context.role.may_write() {
             let named: BTreeSet<u64> = view.infos().filter_map(run_of).collect();
             files.sweep(&files.names()?, head.number, |run| named.contains(&run))?;
         }
         Ok(Self {
             env: Arc::clone(env),
             sources: Arc::new(Sources::new(view)),
-            seats: Arc::clone(seats),
+            iterators: Arc::clone(iterators),
             files,
             flushed: AtomicU64::new(head.checkpoint.glsn.0),
             range_memory,
@@ -202,7 +206,7 @@ impl Runs {
     ///
     /// # Errors
     /// The budget has no room.
-    pub(crate) fn make_room_for_ranges<'r>(
+    pub(crate) fn reserve_for_ranges<'r>(
         &self,
         ranges: impl Iterator<Item = (&'r [u8], &'r [u8])>,
     ) -> Result<Option<RangeRoom<'_>>, OutOfBudget> {
@@ -213,7 +217,7 @@ impl Runs {
         let view = self.sources.current_view();
         view.gaps.prepare();
         let bytes = ranges.map(|(first, end)| view.ranges.bytes_of_one_more(first, end)).sum();
-        self.range_memory.make_room(&view.ranges, bytes).map(Some)
+        self.range_memory.reserve(&view.ranges, bytes).map(Some)
     }
 
     /// Applies the range deletions of the commit at `glsn`, in key order. Called before its
@@ -270,7 +274,7 @@ impl Runs {
     ///
     /// # Errors
     /// The log.
-    pub(crate) fn told_to_rows(&self, applied: Glsn) -> Result<Option<Position>> {
+    pub(crate) fn rows_invalidated_upto(&self, applied: Glsn) -> Result<Option<Position>> {
         // Read the checkpoint first: a memtable that is released or flushed in between has already
         // invalidated the rows of its versions.
         let checkpoint = self.checkpoint();
@@ -318,7 +322,7 @@ impl Runs {
     /// and its runs may use it. Call it only after the files that are old enough to be removed were
     /// selected.
     pub(crate) fn must_keep_blob(&self, blob: BlobId) -> bool {
-        !self.env.duty().may_write() || self.uses_blob(blob)
+        !self.env.role().may_write() || self.uses_blob(blob)
     }
 
     /// The certified log position at `boundary`, if a record ends there. It does if commits are
@@ -351,8 +355,8 @@ impl Runs {
         let retained: BTreeMap<u32, MomentSet> =
             again.into_iter().map(|id| (id, self.env.horizon.retained(id))).collect();
         let mut record = lock(&self.record);
-        if term.is_none() || self.env.duty().term() != term {
-            return Err((Outcome::Old, self.env.duty().not_keeper()));
+        if term.is_none() || self.env.role().term() != term {
+            return Err((Outcome::Old, self.env.role().not_keeper()));
         }
         self.env.context.log.check_own().map_err(|error| (Outcome::Old, Error::of_log(error)))?;
         let change = plan(&self.sources.view());
@@ -381,13 +385,13 @@ impl Runs {
                 guards(&change.added).for_each(|guard| guard.set_obsolete(false));
             }
             if matches!(outcome, Outcome::Taken | Outcome::Overtaken)
-                && let Some(members) = self.env.duty().members()
+                && let Some(members) = self.env.role().members()
             {
                 // The manifest was installed by the keeper that has replaced this one, or by a
                 // keeper that this one has replaced, which was stopped during its takeover and then
                 // resumed; it sweeps files that its manifest does not name.
-                members.keeper.lose_place();
-                return Err((outcome, self.env.duty().not_keeper()));
+                members.keeper.resign();
+                return Err((outcome, self.env.role().not_keeper()));
             }
             if outcome == Outcome::Unknown {
                 // The manifest on disk may name them, and its number is taken.
@@ -402,7 +406,8 @@ impl Runs {
         let limits = Arc::new(head.limits.clone());
         *record = head;
         let depth = depth(change.runs.iter().map(|run| run.span()));
-        let set = change.takes_closed.as_ref().map(|closed| self.tell_row_cache([&closed.content]));
+        let set =
+            change.takes_closed.as_ref().map(|closed| self.invalidate_rows([&closed.content]));
         // A cached row may be older than a range deletion that leaves the view.
         let set = if absorbed.is_empty() { set } else { Some(self.drop_hidden_rows(&absorbed)) };
         let joined = |now: &RangeSet| {
@@ -429,20 +434,20 @@ impl Runs {
             view.history = change.history;
             view.limits = limits;
         });
-        if let Some(members) = self.env.duty().members() {
+        if let Some(members) = self.env.role().members() {
             members.marks.set_manifest(record.number);
         }
         if !absorbed.is_empty() {
             events::ranges_absorbed(self.sources.current_view().ranges.len() as u64);
         }
         if ranges_change {
-            self.range_memory.give_back(|| self.sources.current_view().ranges.bytes());
+            self.range_memory.release_unused(|| self.sources.current_view().ranges.bytes());
         }
         self.blobs.note_removed(change.removed.iter().flat_map(|run| run.infos()));
         drop(record);
         let flushed = change.takes_closed.map_or(Glsn::NONE, |closed| closed.boundary);
         drop((change.removed, change.added));
-        self.seats.exchanged();
+        self.iterators.exchanged();
         self.flushed.fetch_max(flushed.0, Ordering::AcqRel);
         Ok(())
     }
@@ -450,7 +455,7 @@ impl Runs {
     /// Rewrites the manifest with the current runs if the log is durable beyond the durable
     /// position in the last manifest.
     pub(crate) fn note_durable(&self) -> Result<()> {
-        let term = self.env.duty().term();
+        let term = self.env.role().term();
         if term.is_none() || self.head().durable == self.env.context.log.position() {
             return Ok(());
         }
@@ -460,7 +465,7 @@ impl Runs {
     /// Raises the limits of readable GLSNs.
     pub(crate) fn note_limits(&self, limits: Limits) -> Result<()> {
         let change = |view: &View| Change { limits, ..Change::none(view) };
-        self.install(self.env.duty().term(), change).map_err(|(_, error)| error)
+        self.install(self.env.role().term(), change).map_err(|(_, error)| error)
     }
 
     /// Records that the log is about to be trimmed below `until`, so that a first segment lost
@@ -470,7 +475,7 @@ impl Runs {
             return Ok(());
         }
         let change = |view: &View| Change { log_begins: Some(until), ..Change::none(view) };
-        self.install(self.env.duty().term(), change).map_err(|(_, error)| error)
+        self.install(self.env.role().term(), change).map_err(|(_, error)| error)
     }
 
     /// Installs a manifest without changes. From then on, no earlier keeper can install one.
@@ -479,10 +484,10 @@ impl Runs {
         loop {
             tries += 1;
             self.refresh(|_, _| Ok(None))?;
-            if self.env.duty().members().is_some_and(|members| !members.keeper.may_keep()) {
+            if self.env.role().members().is_some_and(|members| !members.keeper.may_keep()) {
                 // This process was replaced before it had begun, because it was stopped. Its
                 // manifest would make the actual keeper give up.
-                return Err(self.env.duty().not_keeper());
+                return Err(self.env.role().not_keeper());
             }
             self.env.context.log.check_own().lift()?;
             let mut record = lock(&self.record);
@@ -549,7 +554,7 @@ impl Runs {
         let head = manifest.head();
         let room = match head.ranges.is_empty() {
             true => None,
-            false => Some(self.range_memory.make_room(&view.ranges, head.ranges.bytes())?),
+            false => Some(self.range_memory.reserve(&view.ranges, head.ranges.bytes())?),
         };
         let rest = rest(&view, checkpoint)?;
         let limits = Arc::new(head.limits.clone());
@@ -582,11 +587,11 @@ impl Runs {
         *record = head;
         drop(room);
         if ranges_change {
-            self.range_memory.give_back(|| self.sources.current_view().ranges.bytes());
+            self.range_memory.release_unused(|| self.sources.current_view().ranges.bytes());
         }
         // After the publish, because dropping the view may remove files.
         drop((record, view));
-        self.seats.exchanged();
+        self.iterators.exchanged();
         Ok(())
     }
 
@@ -609,21 +614,21 @@ impl Runs {
             // Older cached rows of their keys must be invalidated before the memtables are gone.
             // The oldest memtable comes first, because the last version passed becomes the row of
             // its key.
-            let set = self.tell_row_cache(held.iter().rev().map(|closed| &closed.content));
+            let set = self.invalidate_rows(held.iter().rev().map(|closed| &closed.content));
             self.sources.publish(|view| {
                 view.closed.retain(|closed| closed.boundary > checkpoint);
                 view.set = set;
             });
             drop((record, held));
             self.flushed.fetch_max(checkpoint.0, Ordering::AcqRel);
-            self.seats.exchanged();
+            self.iterators.exchanged();
         }
         releases
     }
 
     /// Reads everything up to the checkpoint from the runs from now on, if `may_pass` allows it.
     /// Returns the checkpoint.
-    pub(crate) fn go_on_behind_runs(&self, may_pass: impl FnOnce(Glsn) -> bool) -> Option<Glsn> {
+    pub(crate) fn skip_to_checkpoint(&self, may_pass: impl FnOnce(Glsn) -> bool) -> Option<Glsn> {
         let record = lock(&self.record);
         let checkpoint = record.checkpoint.glsn;
         if !may_pass(checkpoint) {
@@ -634,7 +639,7 @@ impl Runs {
         let set = self.clear_row_cache();
         self.sources.publish(|view| view.set = set);
         drop(record);
-        self.seats.exchanged();
+        self.iterators.exchanged();
         Some(checkpoint)
     }
 
@@ -663,7 +668,7 @@ impl Runs {
     /// Invalidates cached rows whose keys have younger versions in the runs to be added, which have
     /// `contents`, the oldest first. Called under the record's lock, before these runs are visible.
     /// Returns the number of the new set of runs.
-    fn tell_row_cache<'c>(&self, contents: impl IntoIterator<Item = &'c Content>) -> u64 {
+    fn invalidate_rows<'c>(&self, contents: impl IntoIterator<Item = &'c Content>) -> u64 {
         let row_cache = &self.env.context.row_cache;
         let set = self.sources.view().set + 1;
         if row_cache.begin_runs(set) {
@@ -710,7 +715,7 @@ impl Runs {
             .map(marked(false))
             .chain(change.history.iter().map(marked(true)))
             .collect();
-        let writer = self.env.duty().writer();
+        let writer = self.env.role().writer();
         manifest::write(
             disk,
             dir,

@@ -34,13 +34,13 @@ use plimsoll_memory::sorted::SortedMap;
 use crate::index::OpenIndex;
 use crate::index::env::moment_set::MomentSet;
 use crate::index::env::{Context, Horizon};
+use crate::index::iter::handle::Detachable;
 use crate::index::manifest::Manifest;
 use crate::index::memtables::reservation::Link;
 use crate::index::run::builder::TableBuilder;
 use crate::index::run::file::BlobSink;
 use crate::index::run::table::{Table, TableId, TableInfo};
 use crate::index::sources::view::{Direction, View};
-use crate::index::walk::seat::Walk;
 use crate::types::as_of::AsOf;
 use crate::types::error::{Lift, Result};
 use crate::types::index_key::{IndexKey, Prefix};
@@ -68,7 +68,7 @@ struct TestHorizon {
     pins: Mutex<BTreeSet<Glsn>>,
     relocate_below: AtomicU64,
     /// Relocation is wanted but was not requested.
-    unasked: AtomicBool,
+    unrequested: AtomicBool,
 }
 
 impl Horizon for TestHorizon {
@@ -88,7 +88,7 @@ impl Horizon for TestHorizon {
     }
 
     fn must_relocate_below(&self) -> Glsn {
-        if self.unasked.load(Ordering::Relaxed) { Glsn::NONE } else { self.relocate_below() }
+        if self.unrequested.load(Ordering::Relaxed) { Glsn::NONE } else { self.relocate_below() }
     }
 
     fn stop_relocating(&self, _: Glsn, _: &crate::types::error::Error) {
@@ -184,9 +184,9 @@ impl World {
             row_cache: RowCache::none(),
             memtable_bytes: Some(self.sizes.memtable_bytes),
             table_bytes: self.sizes.table_bytes,
-            duty: crate::index::env::duty::Duty::Alone,
+            role: crate::index::env::role::Role::Alone,
             background: self.background,
-            crew: plimsoll_disk::crew::Crew::new(self.threads),
+            job_pool: plimsoll_disk::job_pool::JobPool::new(self.threads),
         }
     }
 
@@ -235,7 +235,7 @@ impl World {
             Writes::Versions(writes) => self
                 .index()
                 .memtables
-                .make_room(room(writes), boundary)?
+                .reserve(room(writes), boundary)?
                 .apply(commit.glsn, 0, Link::Now, versions(writes)),
             Writes::Adopted(runs) => {
                 let open = |info: &TableInfo| self.open_adopted(info, commit.glsn);
@@ -265,8 +265,8 @@ impl World {
             payload.extend(value.iter().filter(|value| value.len() > INLINE_BYTES).flatten());
         }
         let index = Arc::clone(self.index());
-        index.throttle.hold_back()?;
-        let mut room = index.memtables.make_room(room(&placed), self.applied)?;
+        index.throttle.wait_for_merges()?;
+        let mut room = index.memtables.reserve(room(&placed), self.applied)?;
         let glsn = self.submit(StreamId::TRANSACTIONS, &[&payload], &[])?;
         room.apply(glsn, 0, Link::Now, versions(&placed))?;
         drop(room);
@@ -574,10 +574,10 @@ impl World {
     }
 
     /// Makes an iterator release its sources and re-seek in the current ones.
-    fn move_now_and_then(&mut self, walk: &mut impl Walk, key: &[u8]) {
+    fn move_now_and_then(&mut self, walk: &mut impl Detachable, key: &[u8]) {
         if self.random.below(4) == 0 {
-            drop(walk.get_up());
-            walk.sit_down(&self.view(), key).unwrap();
+            drop(walk.detach());
+            walk.attach(&self.view(), key).unwrap();
         }
     }
 

@@ -86,7 +86,7 @@ impl Merge {
         let to = Target { committer: &store.committer, lens: self.into.as_ref() };
         let branches = &store.reader.snapshots.branches;
         if self.are_branches() {
-            branches.make_room_for_merge(&store.reader.budget)?;
+            branches.reserve_for_merge(&store.reader.budget)?;
         }
         let outcome = self.commit(store, to);
         if self.are_branches() && !matches!(outcome, Ok(MergeOutcome::Merged(_))) {

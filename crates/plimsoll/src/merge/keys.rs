@@ -57,7 +57,7 @@ impl KeyList {
 
     fn push(&mut self, store: &Engine, key: &[u8]) -> Result<()> {
         let bytes = LEN_BYTES + key.len();
-        store.committer.patience.in_transaction(true, || Ok(self.0.reserve(bytes)?))?;
+        store.committer.writer_memory.in_transaction(true, || Ok(self.0.reserve(bytes)?))?;
         let len = u16::try_from(key.len()).expect("a key has at most MAX_KEY_BYTES");
         self.0.extend_from_slice(&len.to_le_bytes());
         self.0.extend_from_slice(key);

@@ -164,10 +164,10 @@ impl Lens {
         let Some(&(first, _)) = chains.get(from) else { return Ok(None) };
         let (first, end) = (branch_key::key_of(stem, first), branch_key::after_chains(stem));
         let range = (Bound::Included(first.get()), Bound::Excluded(&end[..]));
-        let mut walk = view.visible(range.0, range.1, AsOf::unexpiring(at), Direction::Forward)?;
+        let mut iter = view.visible(range.0, range.1, AsOf::unexpiring(at), Direction::Forward)?;
         let (mut key, mut next) = (Vec::new(), from);
         loop {
-            let Some(glsn) = walk.next(&mut key)?.map(|version| version.glsn) else {
+            let Some(glsn) = iter.next(&mut key)?.map(|version| version.glsn) else {
                 return Ok(None);
             };
             let (_, chain) = branch_key::split(&key);
@@ -180,7 +180,7 @@ impl Lens {
                 next += 1;
             }
             let Some(&(wanted, _)) = chains.get(next) else { return Ok(None) };
-            walk.skip(&mut key, &branch_key::key_of(stem, wanted));
+            iter.skip(&mut key, &branch_key::key_of(stem, wanted));
         }
     }
 }

@@ -73,7 +73,7 @@ pub(crate) struct OpenMoment {
     /// The error that every read at this moment returns, if there is one.
     unreadable: OnceLock<Box<Error>>,
     /// Whether the commits up to this moment are not applied yet.
-    is_unshown: AtomicBool,
+    is_unapplied: AtomicBool,
 }
 
 impl Snapshots {
@@ -177,7 +177,7 @@ impl Snapshots {
     }
 
     /// The time by which reads at a commit judge expiries, if it was kept or a tag has it.
-    pub(crate) fn judging_time(&self, at: Glsn) -> Option<u64> {
+    pub(crate) fn expiry_time(&self, at: Glsn) -> Option<u64> {
         self.kept_time(at).or_else(|| self.tags.of(at).map(|tag| tag.micros))
     }
 
@@ -211,7 +211,7 @@ impl Part {
             is_charged,
             is_floor,
             unreadable: OnceLock::new(),
-            is_unshown: AtomicBool::new(false),
+            is_unapplied: AtomicBool::new(false),
         }
     }
 }
@@ -266,7 +266,7 @@ fn remove_one(counts: &mut BTreeMap<Glsn, u64>, at: Glsn) {
 
 impl OpenMoment {
     /// A moment that is not opened, for a forked child.
-    pub(crate) fn of_nobody(at: AsOf<'static>) -> Self {
+    pub(crate) fn unopened(at: AsOf<'static>) -> Self {
         let part = Arc::new(Part::default());
         part.open_in(part.lock(), (false, false), || at)
     }
@@ -283,7 +283,7 @@ impl OpenMoment {
 
     /// The moment with its time.
     pub(crate) fn as_of(&self) -> AsOf<'static> {
-        // Relaxed: final before the first read, which synchronizes on `is_unshown`.
+        // Relaxed: final before the first read, which synchronizes on `is_unapplied`.
         AsOf::new(self.at, self.micros.load(Ordering::Relaxed))
     }
 
@@ -292,7 +292,7 @@ impl OpenMoment {
         self.micros.fetch_max(micros, Ordering::Relaxed);
     }
 
-    /// Ends the delay of [`OpenMoment::show_later`]. If the commits up to this moment could not be
+    /// Ends the delay of [`OpenMoment::defer_apply`]. If the commits up to this moment could not be
     /// applied, every read at it fails from now on, even if they can be applied later: a read would
     /// then return an older state than existed when the moment was opened.
     pub(crate) fn shows(&self, taken_in: Result<()>) {
@@ -300,18 +300,18 @@ impl OpenMoment {
             let _ = self.unreadable.set(Box::new(error));
         }
         // Release: a thread that reads this value also finds the error.
-        self.is_unshown.store(false, Ordering::Release);
+        self.is_unapplied.store(false, Ordering::Release);
     }
 
     /// The commits up to this moment are applied later: [`OpenMoment::shows`] is called before the
     /// first read.
-    pub(crate) fn show_later(&self) {
-        self.is_unshown.store(true, Ordering::Relaxed);
+    pub(crate) fn defer_apply(&self) {
+        self.is_unapplied.store(true, Ordering::Relaxed);
     }
 
     /// Whether the commits up to this moment are applied, or every read at it fails.
-    pub(crate) fn is_shown(&self) -> bool {
-        !self.is_unshown.load(Ordering::Acquire)
+    pub(crate) fn is_applied(&self) -> bool {
+        !self.is_unapplied.load(Ordering::Acquire)
     }
 }
 

@@ -67,7 +67,7 @@ impl OwnRecords {
     /// # Errors
     /// The disk, the budget, corruption.
     pub(crate) fn load(&self, default: Record, at: Glsn) -> Result<()> {
-        self.keyspaces.learn(DEFAULT.0, default);
+        self.keyspaces.load(DEFAULT.0, default);
         self.refresh_keyspaces(at)?;
         self.refresh_cursors(at)?;
         self.refresh_tags(at)?;
@@ -90,10 +90,10 @@ impl OwnRecords {
     pub(crate) fn refresh_keyspaces(&self, at: Glsn) -> Result<()> {
         let span = Span::new(SYSTEM, &(..));
         let view = self.index.sources.view();
-        let mut walk =
+        let mut iter =
             view.visible(span.lower(), span.upper(), AsOf::unexpiring(at), Direction::Forward)?;
         let mut key = Vec::new();
-        while let Some(version) = walk.next(&mut key)? {
+        while let Some(version) = iter.next(&mut key)? {
             if version.user_key() == STREAMS_MARK.as_bytes() {
                 self.streams_known.store(true, Ordering::Release);
                 continue;
@@ -106,8 +106,8 @@ impl OwnRecords {
                 .map_err(|_| Error::damaged("the name of a keyspace is not valid UTF-8"))?;
             let record = Record::decode(record)?;
             match dropped {
-                Some(_) => self.keyspaces.learn_dropped(name, record),
-                None => self.keyspaces.learn(name, record),
+                Some(_) => self.keyspaces.load_dropped(name, record),
+                None => self.keyspaces.load(name, record),
             }
         }
         Ok(())
@@ -119,7 +119,7 @@ impl OwnRecords {
     /// As for [`OwnRecords::load`].
     pub(crate) fn refresh_cursors(&self, at: Glsn) -> Result<()> {
         let all = self.named(CURSORS, at, damaged_cursor, decode_cursor)?;
-        self.cursors.places().learn(all, at);
+        self.cursors.places().load(all, at);
         Ok(())
     }
 
@@ -129,7 +129,7 @@ impl OwnRecords {
     /// As for [`OwnRecords::load`].
     pub(crate) fn refresh_tags(&self, at: Glsn) -> Result<()> {
         let Snapshots { tags, branches, .. } = &*self.snapshots;
-        tags.learn(self.named(TAGS, at, damaged_tag, Tagged::decode)?, at);
+        tags.load(self.named(TAGS, at, damaged_tag, Tagged::decode)?, at);
         branches.tags_changed(tags);
         Ok(())
     }
@@ -140,14 +140,14 @@ impl OwnRecords {
     /// As for [`OwnRecords::load`].
     pub(crate) fn refresh_branches(&self, at: Glsn) -> Result<()> {
         let (span, view) = (Span::of_keyspace(BRANCHES), self.index.sources.view());
-        let mut walk =
+        let mut iter =
             view.visible(span.lower(), span.upper(), AsOf::unexpiring(at), Direction::Forward)?;
         let (mut key, mut all) = (Vec::new(), Registry::default());
-        while let Some(version) = walk.next(&mut key)? {
+        while let Some(version) = iter.next(&mut key)? {
             let Stored::Inline(record) = version.stored else { return Err(damaged_branch()) };
             all.add(&self.budget, version.user_key(), record, version.glsn)?;
         }
-        self.snapshots.branches.learn(all, at, &self.snapshots.tags);
+        self.snapshots.branches.load(all, at, &self.snapshots.tags);
         Ok(())
     }
 
@@ -161,10 +161,10 @@ impl OwnRecords {
     ) -> Result<BTreeMap<String, T>> {
         let span = Span::new(keyspace, &(..));
         let view = self.index.sources.view();
-        let mut walk =
+        let mut iter =
             view.visible(span.lower(), span.upper(), AsOf::unexpiring(at), Direction::Forward)?;
         let (mut key, mut all) = (Vec::new(), BTreeMap::new());
-        while let Some(version) = walk.next(&mut key)? {
+        while let Some(version) = iter.next(&mut key)? {
             let Stored::Inline(record) = version.stored else { return Err(damaged()) };
             let name = std::str::from_utf8(version.user_key()).map_err(|_| damaged())?;
             all.insert(name.to_owned(), decode(record)?);

@@ -215,7 +215,7 @@ impl Reader {
         let Some((stored, expiry, glsn, view)) = found else { return Ok(None) };
         let len = stored.get().value_bytes();
         let small = if matches!(stored, OwnedStored::Inline(_)) { len } else { 0 };
-        let mut charge = self.index.seats.charge();
+        let mut charge = self.index.iterators.charge();
         charge.set((size_of::<ValueReader>() + key.len()) as u64 + small)?;
         let origin = Some(Origin { key: key.to_vec(), view, moment, _charge: charge });
         let pieces = Pieces::Plain(running_value_sum());

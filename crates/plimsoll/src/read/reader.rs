@@ -16,8 +16,8 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::Budget;
 
 use crate::index::OpenIndex;
+use crate::index::iter::handle::{Detachable, IteratorHandle};
 use crate::index::sources::view::View;
-use crate::index::walk::seat::{Seat, Walk};
 use crate::read::moments::Snapshots;
 use crate::rowcache::RowCache;
 use crate::types::branch_key::user_keyspace;
@@ -91,21 +91,21 @@ impl Reader {
     /// Takes a step of an iterator, in the sources that it holds or in the current ones. If it
     /// fails and the sources were replaced meanwhile, it is retried in the new ones, as for
     /// [`Reader::read`].
-    pub(crate) fn walk<W: Walk + 'static, T>(
+    pub(crate) fn step<W: Detachable + 'static, T>(
         &self,
-        seat: &mut Seat<W>,
+        handle: &mut IteratorHandle<W>,
         key: &mut Vec<u8>,
         mut step: impl FnMut(&mut W, &mut Vec<u8>) -> Result<T>,
     ) -> Result<T> {
         loop {
             let mut failed_in = Weak::new();
-            let done = seat.step(
+            let done = handle.step(
                 key,
                 || self.index.sources.view(),
-                |walk, key| {
-                    step(walk, key).inspect_err(|_| {
+                |iter, key| {
+                    step(iter, key).inspect_err(|_| {
                         failed_in =
-                            walk.get_up().map_or_else(Weak::new, |view| Arc::downgrade(&view));
+                            iter.detach().map_or_else(Weak::new, |view| Arc::downgrade(&view));
                     })
                 },
             );

@@ -266,7 +266,7 @@ impl LargeValues {
     }
 
     /// Releases memory until the reserve of the budget is free again.
-    pub(crate) fn give_back(&self) {
+    pub(crate) fn release(&self) {
         let kept_free = self.budget.limit_bytes() / KEPT_FREE;
         while self.budget.free_bytes() < kept_free {
             let Some(dropped) = self.lock().pop(true) else { return };

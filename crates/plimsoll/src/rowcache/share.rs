@@ -10,8 +10,8 @@
 //!    memory of both. With less, there would be too few ghost entries to measure the value of more.
 //! 2. A step is one part in [`WHOLE`], and the next step is not taken before the last was filled.
 //! 3. Free memory is *lent* to rows beyond their share, except for one part in [`KEPT_FREE`] of the
-//!    budget. When less than that is free, rows return lent memory, up to [`BITES_BACK`] bites at
-//!    each check. While memory is lent, ghost hits are no evidence.
+//!    budget. When less than that is free, rows return lent memory, up to [`RETURN_STEPS_MAX`]
+//!    bites at each check. While memory is lent, ghost hits are no evidence.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -45,9 +45,9 @@ const TOLERANCE: u64 = 4 * WHOLE;
 /// memtables, pages, and everything else.
 pub(crate) const KEPT_FREE: u64 = 8;
 
-/// The most bites of 256 KiB that rows return at a check: together as much as the pages that the 64
-/// fills between two checks have loaded.
-const BITES_BACK: usize = 4;
+/// The most steps of 256 KiB by which rows shrink at a check: together as much as the pages that
+/// the 64 fills between two checks have loaded.
+const RETURN_STEPS_MAX: usize = 4;
 
 /// The steps so far, and the ghost hits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -144,7 +144,7 @@ impl Balance {
     /// another thread is doing so. Free budget is divided as well: after a restart the pages may
     /// not have been restored yet, and restored rows must not be measured by them. Returns whether
     /// there is memory to lend.
-    pub(crate) fn look(&self, cache: &Cache, pool: &Pool, budget: &Budget) -> bool {
+    pub(crate) fn rebalance(&self, cache: &Cache, pool: &Pool, budget: &Budget) -> bool {
         let (free_bytes, kept_bytes) = (budget.free_bytes(), budget.limit_bytes() / KEPT_FREE);
         let lent = free_bytes.saturating_sub(kept_bytes);
         let Ok(mut state) = self.state.try_lock() else { return lent > 0 };
@@ -182,15 +182,15 @@ impl Balance {
         let wanted = share.max(with_lent);
         if wanted.abs_diff(row_cache.limit_bytes) > total / TOLERANCE {
             // A little each time, because a reader does this while others insert.
-            let bites = if owed > 0 { BITES_BACK } else { 1 };
-            let _ = (0..bites).any(|_| cache.approach_memory(wanted).1);
+            let steps = if owed > 0 { RETURN_STEPS_MAX } else { 1 };
+            let _ = (0..steps).any(|_| cache.approach_memory(wanted).1);
         }
         lent > 0
     }
 
-    /// Returns a bite of lent memory if too little of the budget is free; returns whether there is
+    /// Returns some lent memory if too little of the budget is free; returns whether there is
     /// more to return.
-    pub(crate) fn give_back(&self, cache: &Cache, budget: &Budget) -> bool {
+    pub(crate) fn return_lent(&self, cache: &Cache, budget: &Budget) -> bool {
         let owed = (budget.limit_bytes() / KEPT_FREE).saturating_sub(budget.free_bytes());
         let share = self.share_bytes().max(LEAST_BYTES);
         let held = cache.turnover().held_bytes;

@@ -13,7 +13,7 @@ use plimsoll_disk::random::Random;
 use plimsoll_disk::thread::spawn;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Backing, Budget};
-use plimsoll_memory::cache::BroughtBack;
+use plimsoll_memory::cache::Restored;
 use plimsoll_memory::cache::Stopped::NotCurrent;
 use plimsoll_memory::pool::Pool;
 
@@ -104,7 +104,7 @@ impl Stopped {
         Self { view, missed, glsn, value: value.to_vec() }
     }
 
-    fn goes_on(self, store: &Arc<Engine>, key: &[u8]) {
+    fn resume(self, store: &Arc<Engine>, key: &[u8]) {
         store.reader.row_cache.fill(
             (self.view.set, &self.view.rows),
             self.missed,
@@ -125,13 +125,13 @@ fn a_value_loaded_before_a_younger_one_entered_the_runs_is_not_cached() {
     let stopped = Stopped::read(&store, b"k");
     put(&store, b"k", b"new");
     store.flush().unwrap();
-    stopped.goes_on(&store, b"k");
+    stopped.resume(&store, b"k");
     assert_eq!((kept(&store, b"k"), get(&store, b"k")), (None, Some(b"new".to_vec())));
     // Load, commit, insert, flush: the old value is inserted, is valid while the younger one is
     // above the runs, and is then replaced by it.
     let stopped = Stopped::read(&store, b"k");
     put(&store, b"k", b"newest");
-    stopped.goes_on(&store, b"k");
+    stopped.resume(&store, b"k");
     assert_eq!(
         (kept(&store, b"k"), get(&store, b"k")),
         (Some(b"new".to_vec()), Some(b"newest".to_vec()))
@@ -151,14 +151,14 @@ fn fills_are_rejected_before_the_keys_are_superseded() {
     store.flush().unwrap();
     let (early, late) = (Stopped::read(&store, b"k"), Stopped::read(&store, b"k"));
     let next = early.view.set + 1;
-    early.goes_on(&store, b"k");
+    early.resume(&store, b"k");
     assert!(store.reader.row_cache.begin_runs(next), "there is an entry to supersede");
     store.reader.row_cache.supersede(
         &index_key(b"k"),
         Glsn(9),
         crate::types::version::Stored::Deleted,
     );
-    late.goes_on(&store, b"k");
+    late.resume(&store, b"k");
     assert_eq!(kept(&store, b"k"), None);
 }
 
@@ -168,21 +168,21 @@ fn a_row_of_an_image_is_not_restored_once_a_younger_version_entered_the_runs() {
     let store = store_in(&dir, options().background(false));
     put(&store, b"k", b"old");
     store.flush().unwrap();
-    let bring_back = |view: &Arc<View>| {
+    let restore_entries = |view: &Arc<View>| {
         let keys = [index_key(b"j"), index_key(b"k"), index_key(b"l")];
         let row = |key| Row { key, glsn: Glsn(1), expiry: None, value: b"old", touches: 0 };
         let rows: Vec<_> = keys.iter().map(|key| row(key)).collect();
-        store.reader.row_cache.bring_back((view.set, &view.rows), &rows)
+        store.reader.row_cache.restore_entries((view.set, &view.rows), &rows)
     };
     let view = store.reader.index.sources.view();
-    assert_eq!(bring_back(&view), BroughtBack { entered: 3, stopped: None });
+    assert_eq!(restore_entries(&view), Restored { entered: 3, stopped: None });
     assert_eq!(kept(&store, b"k"), Some(b"old".to_vec()));
     work_steps::drop_caches(&store);
     // Check, then a commit and its flush, then the restore.
     let view = store.reader.index.sources.view();
     put(&store, b"k", b"new");
     store.flush().unwrap();
-    assert_eq!(bring_back(&view), BroughtBack { entered: 0, stopped: Some(NotCurrent) });
+    assert_eq!(restore_entries(&view), Restored { entered: 0, stopped: Some(NotCurrent) });
     assert_eq!((kept(&store, b"k"), get(&store, b"k")), (None, Some(b"new".to_vec())));
     assert_eq!(
         (kept(&store, b"j"), kept(&store, b"l")),
@@ -319,7 +319,7 @@ fn page_loads_of_other_threads_create_no_row_for_a_resident_read() {
     assert!(
         store.maintenance.pool.loads() > before && kept(&store, &1999u32.to_be_bytes()).is_some()
     );
-    stopped.goes_on(&store, &0u32.to_be_bytes());
+    stopped.resume(&store, &0u32.to_be_bytes());
     assert_eq!(kept(&store, &0u32.to_be_bytes()), None);
 }
 
@@ -409,7 +409,7 @@ fn a_change_of_the_budget_is_no_evidence_and_statistics_continue() {
         (stats.hits, stats.misses, stats.insertions, stats.returns)
     };
     assert_eq!((counted(&after), after.entries), (counted(&before), 0));
-    stopped.goes_on(&store, &key);
+    stopped.resume(&store, &key);
     assert_eq!(kept(&store, &key), None);
     enter(&store, &other);
 }
@@ -524,7 +524,7 @@ fn a_flush_keeps_rows_of_resident_pages_valid() {
     assert!(!stopped.missed);
     put(&store, &key, b"new");
     store.flush().unwrap();
-    stopped.goes_on(&store, &key);
+    stopped.resume(&store, &key);
     assert_eq!((kept(&store, &key), get(&store, &key)), (None, Some(b"new".to_vec())));
     get(&store, &key);
     assert_eq!(kept(&store, &key), Some(b"new".to_vec()), "memory is free");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use plimsoll_log::glsn::Glsn;
-use plimsoll_memory::cache::{BroughtBack, Cache, Stopped};
+use plimsoll_memory::cache::{Cache, Restored, Stopped};
 use smallvec::SmallVec;
 
 use crate::rowcache::{EXPIRES, HeadBytes, RowCache, RowHandle, WORD_BYTES, glsn_of};
@@ -77,23 +77,24 @@ impl RowCache {
     /// Restores the newest versions of some keys in the runs of a view, like [`RowCache::fill`], as
     /// far as that needs no eviction. `registered` is the number and the handle that the view
     /// carries.
-    pub(crate) fn bring_back(
+    pub(crate) fn restore_entries(
         &self,
         registered: (u64, &RowHandle),
         rows: &[Row<'_>],
-    ) -> BroughtBack {
-        let no_room = BroughtBack { entered: 0, stopped: Some(Stopped::NoRoom) };
+    ) -> Restored {
+        let no_room = Restored { entered: 0, stopped: Some(Stopped::NoRoom) };
         let (runs, RowHandle { cache: Some(cache), .. }) = registered else { return no_room };
         let Some(kept) = &self.kept else { return no_room };
         let heads: SmallVec<[_; ROWS_AT_ONCE]> =
             rows.iter().map(|row| HeadBytes::new([row.glsn], row.expiry)).collect();
-        let returning = |(row, head)| {
+        let restorable = |(row, head)| {
             let (row, head): (&Row<'_>, &HeadBytes) = (row, head);
-            cache.returning(row.key, [head.get(), row.value], row.touches)
+            cache.restorable(row.key, [head.get(), row.value], row.touches)
         };
-        let entries: SmallVec<[_; ROWS_AT_ONCE]> = rows.iter().zip(&heads).map(returning).collect();
+        let entries: SmallVec<[_; ROWS_AT_ONCE]> =
+            rows.iter().zip(&heads).map(restorable).collect();
         // Acquire: as in `fill`.
-        cache.bring_back(&entries, || kept.runs.load(Ordering::Acquire) == runs)
+        cache.restore_entries(&entries, || kept.runs.load(Ordering::Acquire) == runs)
     }
 }
 

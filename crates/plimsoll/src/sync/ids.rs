@@ -172,7 +172,7 @@ impl Ids {
             let (mut batch, mut from) = (Batch::default(), next);
             let first = self.store().reader.log.bounds().first;
             if first > next {
-                self.pass_trimmed(next, Glsn(first.0 - 1), &mut batch)?;
+                self.skip_trimmed(next, Glsn(first.0 - 1), &mut batch)?;
                 from = first;
             }
             let upto = self.read(from, newest, &mut batch)?;
@@ -196,7 +196,7 @@ impl Ids {
 
     /// Adds a placeholder at `upto` for each chain that may have commits from `next` to `upto`,
     /// which the log no longer has.
-    fn pass_trimmed(&self, next: Glsn, upto: Glsn, batch: &mut Batch) -> Result<()> {
+    fn skip_trimmed(&self, next: Glsn, upto: Glsn, batch: &mut Batch) -> Result<()> {
         let store = self.db.id();
         let chains: Vec<(u32, Glsn)> = {
             let known = self.store().reader.snapshots.branches.known();

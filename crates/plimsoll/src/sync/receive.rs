@@ -329,7 +329,7 @@ impl Receiver {
             }
         }
         for number in 0..merged.len() {
-            if let Err(error) = branches.make_room_for_merge(&db.store.reader.budget) {
+            if let Err(error) = branches.reserve_for_merge(&db.store.reader.budget) {
                 (0..number).for_each(|_| branches.give_room_of_merge_back());
                 return Err(error);
             }

@@ -139,13 +139,13 @@ impl<'a> Apply<'a> {
         let glsn = entry.meta.glsn;
         let Payload { ranges, writes, .. } = Payload::decode(entry.payload)?;
         if !ranges.is_empty() {
-            let _room = self.index.runs.make_room_for_ranges(ranges.iter().copied())?;
+            let _room = self.index.runs.reserve_for_ranges(ranges.iter().copied())?;
             self.index.runs.delete_ranges(glsn, ranges.iter().copied());
         }
         match writes {
             Writes::Operations(operations) => {
                 let (room_bytes, touches) = survey(operations.uncompared())?;
-                let room = self.make_room(room_bytes)?;
+                let room = self.reserve(room_bytes)?;
                 room.apply(
                     glsn,
                     entry.payload.len() as u64,
@@ -176,11 +176,11 @@ impl<'a> Apply<'a> {
                 // Adopting runs closes the memtable.
                 self.room = None;
                 hit(Border::SpilledReplay);
-                self.index.memtables.make_room_for_runs(infos())?;
+                self.index.memtables.reserve_for_runs(infos())?;
                 if self.when == When::Opening {
                     let pages: u64 = infos().map(|info| u64::from(info.pages)).sum();
-                    self.index.throttle.pay(pages * PAGE_BYTES as u64);
-                    self.index.throttle.hold_back()?;
+                    self.index.throttle.delay(pages * PAGE_BYTES as u64);
+                    self.index.throttle.wait_for_merges()?;
                 }
                 self.index.memtables.adopt(runs, glsn);
                 self.touched.add(touches);
@@ -190,7 +190,7 @@ impl<'a> Apply<'a> {
         Ok(())
     }
 
-    fn make_room(&mut self, bytes: usize) -> Result<&mut Reservation<'a>> {
+    fn reserve(&mut self, bytes: usize) -> Result<&mut Reservation<'a>> {
         if self.room.as_ref().is_none_or(|room| room.left_bytes() < bytes) {
             self.room = None;
             match self.when {
@@ -198,10 +198,10 @@ impl<'a> Apply<'a> {
                 When::Live => {
                     return Ok(self
                         .room
-                        .insert(self.index.memtables.make_room(bytes, self.applied)?));
+                        .insert(self.index.memtables.reserve(bytes, self.applied)?));
                 }
                 When::InTurn => {
-                    let room = self.index.memtables.make_room_now(bytes, self.applied);
+                    let room = self.index.memtables.try_reserve(bytes, self.applied);
                     self.lacks_room = room.is_none();
                     // This error is not reported: the caller releases the turn and applies
                     // everything without it.
@@ -210,11 +210,11 @@ impl<'a> Apply<'a> {
             }
             let part = (self.index.memtables.limit_bytes() / ROOM_PART) as usize;
             let ahead = bytes.max(part.min(ROOM_BYTES));
-            self.index.throttle.pay(ahead as u64);
-            self.index.throttle.hold_back()?;
-            self.room = Some(match self.index.memtables.make_room(ahead, self.applied) {
+            self.index.throttle.delay(ahead as u64);
+            self.index.throttle.wait_for_merges()?;
+            self.room = Some(match self.index.memtables.reserve(ahead, self.applied) {
                 Err(Error::OutOfBudget(_)) if ahead > bytes => {
-                    self.index.memtables.make_room(bytes, self.applied)?
+                    self.index.memtables.reserve(bytes, self.applied)?
                 }
                 made => made?,
             });

@@ -27,7 +27,7 @@ use crate::txn::committer::Committer;
 use crate::txn::read_set::ReadSet;
 use crate::txn::spill::{MergeMeans, Spill};
 use crate::txn::ticket::CommitTicket;
-use crate::txn::transaction::know_keyspaces;
+use crate::txn::transaction::refresh_keyspaces;
 use crate::txn::write_set::WriteSet;
 use crate::types::cancel::Cancel;
 use crate::types::error::{Error, Result};
@@ -92,13 +92,13 @@ pub struct BulkLoad {
 impl BulkLoad {
     pub(crate) fn new(committer: &Arc<Committer>, keyspace: &Keyspace) -> Result<Self> {
         committer.check_writable()?;
-        know_keyspaces(committer)?;
+        refresh_keyspaces(committer)?;
         let (reader, options) = (&committer.reader, &committer.options);
         let memory_bytes = reader.budget.limit_bytes();
         let (limit_bytes, body_limit) =
             (options.bulk_load_limit_bytes(memory_bytes), options.body_limit_bytes());
         let writes = WriteSet::new(
-            &committer.patience,
+            &committer.writer_memory,
             (&reader.log, &reader.keyspaces),
             limit_bytes,
             options.sizes.table_bytes,
@@ -171,7 +171,7 @@ impl BulkLoad {
                 self.write_rows()?;
                 self.release_rows()?;
                 let Self { committer, rows, key, .. } = self;
-                committer.patience.in_transaction(true, || Ok(rows.push(key, &encoded)?))?;
+                committer.writer_memory.in_transaction(true, || Ok(rows.push(key, &encoded)?))?;
             }
         }
         self.operation_bytes += self.key.len() as u64 + encoded.len() as u64 + OPERATION_BYTES;
@@ -292,7 +292,7 @@ impl BulkLoad {
         let mut buffers = (ROW_BUFFERS * *limit_bytes as usize / CHUNK_BYTES).max(FAN_IN_MIN);
         loop {
             let merged = committer
-                .patience
+                .writer_memory
                 .in_transaction(true, || runs.merge(MergeMeans { buffers, threads }));
             match merged {
                 Err(Error::OutOfBudget(_)) if buffers > FAN_IN_MIN => {

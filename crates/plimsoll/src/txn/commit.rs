@@ -3,10 +3,10 @@
 //! 1. [`Commit::encode`]: the write set is encoded and blob files are finished (only this committer
 //!    waits for that; if commits are buffered, the log syncs the files later). A set that is too
 //!    large for a record is written as sorted runs into blob files, which the record names.
-//! 2. [`Commit::wait_ahead`]: the committer is delayed while flushes and merges lag behind; other
+//! 2. [`Commit::throttle`]: the committer is delayed while flushes and merges lag behind; other
 //!    commits proceed.
 //! 3. Under the commit lock, one commit at a time: [`Commit::validate`] checks everything that the
-//!    transaction read against the commits ordered since its snapshot; [`Commit::make_room`]
+//!    transaction read against the commits ordered since its snapshot; [`Commit::reserve`]
 //!    reserves room in the memtable; [`Commit::order`] orders the record in the log and applies its
 //!    versions to the memtable. [`crate::txn::peers::Peers::order`] calls these.
 //! 4. Without the lock, the [ticket](crate::txn::ticket) waits until the record is durable. One
@@ -33,7 +33,6 @@ use crate::index::sources::view::View;
 use crate::read::lens::Lens;
 use crate::read::reader::Reader;
 use crate::read::span::Span;
-use crate::txn::patience::Patience;
 use crate::txn::payload::{
     Operations, encode_expiry, encode_head, encode_operation, encode_put, encode_runs,
 };
@@ -41,6 +40,7 @@ use crate::txn::read_set::ReadSet;
 use crate::txn::resolution::{InRecord, Resolution, Updated};
 use crate::txn::sequencer::{CommitLock, CommitSequencer};
 use crate::txn::write_set::{Write, WriteSet};
+use crate::txn::writer_memory::WriterMemory;
 use crate::types::as_of::Expiries;
 use crate::types::branch_key;
 use crate::types::error::{Error, Result};
@@ -108,7 +108,7 @@ impl<'a> Commit<'a> {
     /// Encodes the writes of a transaction that read `reads` as of `at`. `gaps` are intervals that
     /// it read and that have no live keys; `updates` are of keys not in `writes`.
     pub(crate) fn encode(
-        (reader, sequencer, patience): (&'a Reader, &'a CommitSequencer, &Patience),
+        (reader, sequencer, writer_memory): (&'a Reader, &'a CommitSequencer, &WriterMemory),
         at: Glsn,
         (reads, expiries): (ReadSet, Expiries),
         mut writes: WriteSet,
@@ -120,8 +120,9 @@ impl<'a> Commit<'a> {
         let memtable_bytes = reader.index.memtables.limit_bytes() / MEMTABLE_PART;
         let head_bytes = metadata.len() + writes.range_bytes();
         let reserve_bytes = updates.place(&mut writes, head_bytes)?;
-        patience.in_commit(|| writes.prepare(reserve_bytes, memtable_bytes))?;
-        let body = patience.in_commit(|| Body::new(&reader.budget, &writes, &updates, metadata))?;
+        writer_memory.in_commit(|| writes.prepare(reserve_bytes, memtable_bytes))?;
+        let body =
+            writer_memory.in_commit(|| Body::new(&reader.budget, &writes, &updates, metadata))?;
         Ok(Self {
             reader,
             sequencer,
@@ -141,10 +142,10 @@ impl<'a> Commit<'a> {
 
     /// Waits while flushes and merges lag behind. Other commits proceed. Commits of the store's own
     /// records do not wait for merges: the job that merges makes such commits, too.
-    pub(crate) fn wait_ahead(&self) -> Result<()> {
+    pub(crate) fn throttle(&self) -> Result<()> {
         let index = &self.reader.index;
         if !self.spaces.iter().all(is_own) {
-            index.throttle.hold_back()?;
+            index.throttle.wait_for_merges()?;
         }
         if self.is_in_memory() {
             index.memtables.wait_for_room(self.body.room_bytes)
@@ -185,33 +186,33 @@ impl<'a> Commit<'a> {
     }
 
     /// Makes room for the commit's versions. Flushes a memtable if necessary.
-    pub(crate) fn make_room(&self) -> Result<Room<'a>> {
+    pub(crate) fn reserve(&self) -> Result<Room<'a>> {
         let index = &self.reader.index;
-        let ranges = index.runs.make_room_for_ranges(self.ranges())?;
+        let ranges = index.runs.reserve_for_ranges(self.ranges())?;
         if self.is_in_memory() {
-            match index.memtables.make_room(self.body.room_bytes, self.sequencer.applied()) {
+            match index.memtables.reserve(self.body.room_bytes, self.sequencer.applied()) {
                 // Adopting its runs needs less memory.
                 Err(Error::OutOfBudget(_)) if !self.writes.spilled().is_empty() => {}
                 room => return Ok(Room { ranges, versions: Some(room?) }),
             }
         }
-        index.memtables.make_room_for_runs(self.writes.spilled().infos())?;
+        index.memtables.reserve_for_runs(self.writes.spilled().infos())?;
         Ok(Room { ranges, versions: None })
     }
 
-    /// Like [`Commit::make_room`], without waiting: `None` if a memtable has to be flushed first.
-    pub(crate) fn make_room_now(&self) -> Result<Option<Room<'a>>> {
+    /// Like [`Commit::reserve`], without waiting: `None` if a memtable has to be flushed first.
+    pub(crate) fn try_reserve(&self) -> Result<Option<Room<'a>>> {
         let index = &self.reader.index;
-        let ranges = index.runs.make_room_for_ranges(self.ranges())?;
+        let ranges = index.runs.reserve_for_ranges(self.ranges())?;
         if self.is_in_memory() {
             let versions =
-                index.memtables.make_room_now(self.body.room_bytes, self.sequencer.applied());
+                index.memtables.try_reserve(self.body.room_bytes, self.sequencer.applied());
             // Adopting its runs needs less memory.
             if versions.is_some() || self.writes.spilled().is_empty() {
                 return Ok(versions.map(|versions| Room { ranges, versions: Some(versions) }));
             }
         }
-        index.memtables.make_room_for_runs(self.writes.spilled().infos())?;
+        index.memtables.reserve_for_runs(self.writes.spilled().infos())?;
         Ok(Some(Room { ranges, versions: None }))
     }
 

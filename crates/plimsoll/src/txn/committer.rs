@@ -13,13 +13,13 @@ use crate::read::point::ValueReader;
 use crate::read::reader::Reader;
 use crate::txn::commit::{Commit, CommitOptions, Ordered};
 use crate::txn::durable_wakers::DurableWakers;
-use crate::txn::patience::Patience;
 use crate::txn::peers::Peers;
 use crate::txn::pending::Updates;
 use crate::txn::read_set::ReadSet;
 use crate::txn::resolution::{Resolution, Updated, check_computes_nothing};
 use crate::txn::sequencer::CommitSequencer;
 use crate::txn::write_set::WriteSet;
+use crate::txn::writer_memory::WriterMemory;
 use crate::types::as_of::AsOf;
 use crate::types::as_of::Expiries;
 use crate::types::error::{Error, Lift, Result};
@@ -30,7 +30,7 @@ use crate::types::options::Options;
 pub(crate) struct Committer {
     pub(crate) reader: Arc<Reader>,
     pub(crate) sequencer: Arc<CommitSequencer>,
-    pub(crate) patience: Arc<Patience>,
+    pub(crate) writer_memory: Arc<WriterMemory>,
     pub(crate) options: Options,
     pub(crate) peers: Arc<dyn Peers>,
     /// Copy of [`Peers::is_alone`], so that reads of a store with one process test nothing else.
@@ -47,7 +47,7 @@ impl Committer {
     pub(crate) fn new(
         reader: Arc<Reader>,
         sequencer: Arc<CommitSequencer>,
-        patience: Arc<Patience>,
+        writer_memory: Arc<WriterMemory>,
         options: Options,
         peers: Arc<dyn Peers>,
     ) -> Self {
@@ -57,7 +57,7 @@ impl Committer {
         Self {
             reader,
             sequencer,
-            patience,
+            writer_memory,
             options,
             peers,
             is_alone,
@@ -101,19 +101,19 @@ impl Committer {
         options: CommitOptions<'_>,
     ) -> Result<(Ordered, Vec<Updated>)> {
         self.check_writable()?;
-        let parts = (&*self.reader, &*self.sequencer, &*self.patience);
+        let parts = (&*self.reader, &*self.sequencer, &*self.writer_memory);
         let mut updates = Resolution::new(updates, || self.open_base(moment.at()))?;
-        let resolved = self.patience.in_commit(|| updates.resolve(&self.reader, &reads.1));
+        let resolved = self.writer_memory.in_commit(|| updates.resolve(&self.reader, &reads.1));
         resolved.inspect_err(|_| updates.resume_panic())?;
         let mut commit = Commit::encode(parts, moment.at(), reads, writes, gaps, updates, options)?;
-        commit.wait_ahead()?;
-        let ordered = self.patience.in_commit(|| self.peers.order(&mut commit));
+        commit.throttle()?;
+        let ordered = self.writer_memory.in_commit(|| self.peers.order(&mut commit));
         let ordered = ordered.map_err(|error| commit.settle(error))?;
         self.committed(commit.log_bytes());
         let index_bytes = commit.index_bytes();
         // Release the memory of the commit before the wait.
         let updated = commit.into_updated();
-        self.reader.index.throttle.pay(index_bytes);
+        self.reader.index.throttle.delay(index_bytes);
         Ok((ordered, updated))
     }
 
@@ -169,15 +169,15 @@ impl Committer {
     /// read applies the commits of others ([`Committer::show`]).
     pub(crate) fn open_unread(&self) -> OpenMoment {
         let moment = self.open_now(|| self.newest_to_open());
-        if !self.shows_already(&moment) {
-            moment.show_later();
+        if !self.is_applied_already(&moment) {
+            moment.defer_apply();
         }
         moment
     }
 
     /// Applies the commits that an unread snapshot shows, before its first read.
     pub(crate) fn show(&self, moment: &OpenMoment) -> Result<AsOf<'static>> {
-        if !moment.is_shown() {
+        if !moment.is_applied() {
             self.show_now(moment);
         }
         moment.readable()
@@ -185,14 +185,17 @@ impl Committer {
 
     /// Whether an unread snapshot can be read without applying anything.
     pub(crate) fn is_shown_in_memory(&self, moment: &OpenMoment) -> bool {
-        if !moment.is_shown() && self.shows_already(moment) && !self.may_be_before_commit(moment) {
+        if !moment.is_applied()
+            && self.is_applied_already(moment)
+            && !self.may_be_before_commit(moment)
+        {
             moment.shows(Ok(()));
         }
-        moment.is_shown()
+        moment.is_applied()
     }
 
-    fn shows_already(&self, moment: &OpenMoment) -> bool {
-        let is_known = self.is_alone || self.peers.knows_own_records();
+    fn is_applied_already(&self, moment: &OpenMoment) -> bool {
+        let is_known = self.is_alone || self.peers.are_own_records_current();
         is_known && self.sequencer.visible() >= moment.at() && !self.reader.owner.is_foreign()
     }
 
@@ -258,7 +261,7 @@ impl Committer {
         };
         if self.reader.owner.is_foreign() {
             // Nothing is read at this snapshot.
-            return OpenMoment::of_nobody(at());
+            return OpenMoment::unopened(at());
         }
         match self.reader.snapshots.open(&self.reader.budget, at) {
             Ok(moment) => moment,
@@ -271,7 +274,7 @@ impl Committer {
     fn open_floor_now(&self, at: impl Fn() -> Glsn) -> OpenMoment {
         let at = || AsOf::new(at(), self.reader.log.now_micros());
         if self.reader.owner.is_foreign() {
-            return OpenMoment::of_nobody(at());
+            return OpenMoment::unopened(at());
         }
         match self.reader.snapshots.open_floor(&self.reader.budget, at) {
             Ok(moment) => moment,
@@ -296,7 +299,7 @@ impl Committer {
     /// # Errors
     /// As for [`Committer::as_of`].
     pub(crate) fn as_of_past(&self, at: Glsn) -> Result<AsOf<'static>> {
-        let time = || match self.reader.snapshots.judging_time(at) {
+        let time = || match self.reader.snapshots.expiry_time(at) {
             Some(time) => Ok(time),
             None => self.reader.log.time_or_later(at).lift(),
         };
@@ -306,16 +309,16 @@ impl Committer {
     /// Opens a snapshot in the past. Waits for memory like writers.
     pub(crate) fn open_at(&self, at: AsOf<'static>) -> Result<OpenMoment> {
         let open = || self.reader.snapshots.open(&self.reader.budget, || at);
-        let opened = self.patience.in_transaction(false, open);
-        self.promise_floor();
+        let opened = self.writer_memory.in_transaction(false, open);
+        self.publish_floor();
         opened
     }
 
     /// As [`Committer::open_at`], and every later moment is retained as well.
     pub(crate) fn open_floor(&self, at: AsOf<'static>) -> Result<OpenMoment> {
         let open = || self.reader.snapshots.open_floor(&self.reader.budget, || at);
-        let opened = self.patience.in_transaction(false, open);
-        self.promise_floor();
+        let opened = self.writer_memory.in_transaction(false, open);
+        self.publish_floor();
         opened
     }
 
@@ -365,17 +368,17 @@ impl Committer {
     /// Promises the other members that no snapshot older than the oldest open one here is opened,
     /// or older than the newest readable GLSN if none is open. Returns whether an older one than
     /// that GLSN is open.
-    pub(crate) fn promise_floor(&self) -> bool {
+    pub(crate) fn publish_floor(&self) -> bool {
         // Compute and publish under one lock: an earlier floor must not overwrite a later one.
         let _alone = lock(&self.floor);
         let oldest = self.reader.snapshots.oldest(|| self.newest_to_open());
-        self.peers.promise_floor(oldest);
+        self.peers.publish_floor(oldest);
         oldest < self.newest_to_open()
     }
 
     /// A reader of an index key's value as of an open snapshot. Waits for memory like writers.
     pub(crate) fn value_reader(&self, key: &[u8], at: AsOf<'_>) -> Result<Option<ValueReader>> {
-        self.patience.in_transaction(false, || self.reader.reader(key, at))
+        self.writer_memory.in_transaction(false, || self.reader.reader(key, at))
     }
 
     /// Counts the bytes of a commit. Frees old log segments about once per segment's worth of
@@ -497,7 +500,7 @@ mod tests {
         let is_below = std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
-                    committer.promise_floor();
+                    committer.publish_floor();
                 }
             });
             // Competing threads, so that a thread may be stopped anywhere.

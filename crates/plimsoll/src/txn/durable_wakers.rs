@@ -209,10 +209,10 @@ mod tests {
 
     use super::*;
 
-    /// A member's log that waits at most `patience` for other members.
-    fn log_of_member(disk: &Arc<dyn Disk>, store: &Path, patience: Duration) -> Arc<FileLog> {
+    /// A member's log that waits at most `timeout` for other members.
+    fn log_of_member(disk: &Arc<dyn Disk>, store: &Path, timeout: Duration) -> Arc<FileLog> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let members = Arc::new(Members::join(disk, &clock, store, patience).unwrap());
+        let members = Arc::new(Members::join(disk, &clock, store, timeout).unwrap());
         members.begin(true, 7, 0).unwrap();
         let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
         let pool = Pool::new(&budget, 1 << 20).unwrap();

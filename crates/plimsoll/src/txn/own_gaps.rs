@@ -21,8 +21,8 @@ use plimsoll_memory::budget::account::Charge;
 
 use crate::borders::{Border, hit};
 use crate::index::gaps::list::{Gap, GapList};
+use crate::index::iter::handle::Iterators;
 use crate::index::sources::view::Direction;
-use crate::index::walk::seat::Seats;
 
 /// Maximum size of a transaction's gaps.
 const LIMIT_BYTES: usize = 16 << 10;
@@ -45,10 +45,10 @@ impl OwnGaps {
 
     /// Adds an interval without visible keys from `first` up to `end`, in which `dead` deletions
     /// were stepped over.
-    pub(crate) fn add(&mut self, seats: &Seats, first: &[u8], end: &[u8], dead: u64) {
+    pub(crate) fn add(&mut self, iterators: &Iterators, first: &[u8], end: &[u8], dead: u64) {
         // All gaps hold at the transaction's snapshot, so `since` is not used.
         self.list.add(first, end, Glsn::NONE, dead, Glsn::NONE);
-        self.charge.get_or_insert_with(|| seats.charge());
+        self.charge.get_or_insert_with(|| iterators.charge());
         self.fit();
     }
 
@@ -112,20 +112,20 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let options = Options::new().memory_bytes(16 << 20).background(false);
         let store = open(&dir.path().join("store"), options).unwrap();
-        let (seats, budget) = (&store.reader.index.seats, &store.reader.budget);
-        let mut others = seats.charge();
+        let (iterators, budget) = (&store.reader.index.iterators, &store.reader.budget);
+        let mut others = iterators.charge();
         others.set(STEP_BYTES).unwrap();
         let mut gaps = OwnGaps::new();
         budget.fail_after(0);
-        gaps.add(seats, b"a", b"d", 8);
+        gaps.add(iterators, b"a", b"d", 8);
         assert_eq!(gaps.skip(Direction::Forward, b"b"), None);
         budget.fail_after(u64::MAX);
-        gaps.add(seats, b"a", b"d", 8);
+        gaps.add(iterators, b"a", b"d", 8);
         assert_eq!(gaps.skip(Direction::Forward, b"b"), Some(b"d".to_vec()));
         assert_eq!(gaps.charge.as_ref().unwrap().bytes(), CHARGE_BYTES as u64);
         for number in 0..10_000u32 {
             gaps.add(
-                seats,
+                iterators,
                 &[&b"e"[..], &number.to_be_bytes(), b"a"].concat(),
                 &[&b"e"[..], &number.to_be_bytes(), b"b"].concat(),
                 8,

@@ -49,9 +49,9 @@ impl<'t> OwnWrites<'t> {
     ) -> Result<Self> {
         let (runs, updated) = (set.spilled().cursors(), Arc::clone(updated));
         let (memory, place) = (None, None);
-        let mut walk = Self { set, direction, memory, runs, updated, place, standing: None };
-        walk.seek(from)?;
-        Ok(walk)
+        let mut iter = Self { set, direction, memory, runs, updated, place, standing: None };
+        iter.seek(from)?;
+        Ok(iter)
     }
 
     /// Moves to the first key at or after `from` (forward), or to the last key before it
@@ -88,15 +88,15 @@ impl<'t> OwnWrites<'t> {
         self.runs.iter().map(RunCursor::heap_bytes).sum()
     }
 
-    /// Unpins the pages of spilled runs until [`OwnWrites::come_back`], because the iterator may be
+    /// Unpins the pages of spilled runs until [`OwnWrites::repin`], because the iterator may be
     /// idle for a long time.
     pub(crate) fn leave_pages(&mut self) {
         self.runs.iter_mut().for_each(RunCursor::leave_page);
     }
 
     /// Pins the pages again.
-    pub(crate) fn come_back(&mut self) -> Result<()> {
-        self.runs.iter_mut().try_for_each(RunCursor::come_back)
+    pub(crate) fn repin(&mut self) -> Result<()> {
+        self.runs.iter_mut().try_for_each(RunCursor::repin)
     }
 
     /// The current key.

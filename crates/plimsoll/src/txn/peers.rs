@@ -55,13 +55,13 @@ pub(crate) trait Peers: Send + Sync + Debug {
 
     /// Whether the store's own records (keyspaces, cursors) are loaded as of the last commit
     /// applied here.
-    fn knows_own_records(&self) -> bool {
+    fn are_own_records_current(&self) -> bool {
         true
     }
 
     /// Whether no process has ordered a change of keyspaces that is not loaded here. Only reads
     /// memory.
-    fn knows_keyspaces(&self) -> bool {
+    fn are_keyspaces_current(&self) -> bool {
         true
     }
 
@@ -110,7 +110,7 @@ pub(crate) trait Peers: Send + Sync + Debug {
     }
 
     /// Promises that this process opens no snapshot below `floor`.
-    fn promise_floor(&self, _floor: Glsn) {}
+    fn publish_floor(&self, _floor: Glsn) {}
 
     /// Whether this process does the background work of the store.
     fn keeps(&self) -> bool {
@@ -167,7 +167,7 @@ impl Peers for Alone {
     fn order(&self, commit: &mut Commit<'_>) -> Result<Ordered> {
         let lock = self.sequencer.lock()?;
         commit.validate()?;
-        let room = commit.make_room()?;
+        let room = commit.reserve()?;
         commit.order(lock, room, |draft| self.log.submit(draft, None))
     }
 

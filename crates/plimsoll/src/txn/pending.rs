@@ -8,7 +8,7 @@ use std::ops::Bound;
 use plimsoll_memory::budget::OutOfBudget;
 use plimsoll_memory::budget::account::Charge;
 
-use crate::index::walk::seat::Seats;
+use crate::index::iter::handle::Iterators;
 use crate::read::span::Span;
 use crate::types::update::Update;
 
@@ -48,12 +48,12 @@ impl Pending {
     /// Adds an update after the existing ones of the key.
     pub(crate) fn push(
         &mut self,
-        seats: &Seats,
+        iterators: &Iterators,
         key: &[u8],
         update: &Update<'static>,
     ) -> Result<(), OutOfBudget> {
         let bytes = self.bytes + bytes_of(key, update);
-        self.charge.get_or_insert_with(|| seats.charge()).set(bytes as u64)?;
+        self.charge.get_or_insert_with(|| iterators.charge()).set(bytes as u64)?;
         self.bytes = bytes;
         let updates = self.map.entry(key.to_vec()).or_default();
         if !updates.last_mut().is_some_and(|last| last.fold(update)) {

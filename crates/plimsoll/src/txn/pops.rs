@@ -18,9 +18,9 @@ use std::sync::{Mutex, PoisonError};
 
 use plimsoll_memory::budget::account::Charge;
 
-use crate::index::gaps::list::behind;
+use crate::index::gaps::list::successor;
+use crate::index::iter::handle::Iterators;
 use crate::index::sources::merge::Direction;
-use crate::index::walk::seat::Seats;
 use crate::read::span::Span;
 use crate::txn::own_gaps::OwnGaps;
 use crate::txn::read_set::ReadSet;
@@ -42,7 +42,7 @@ pub(crate) struct Pops {
     /// The last popped index key.
     last: Vec<u8>,
     /// Pops that were not added to the read set and the gaps yet.
-    untold: u64,
+    unrecorded: u64,
     /// Index keys and values of the rows ahead, concatenated.
     bytes: Vec<u8>,
     rows: VecDeque<Ends>,
@@ -95,11 +95,11 @@ impl Pops {
     }
 
     /// Makes room for more rows than last time. Returns how many.
-    pub(crate) fn make_room(&mut self, seats: &Seats) -> usize {
+    pub(crate) fn reserve(&mut self, iterators: &Iterators) -> usize {
         self.clear();
         let rows = (2 * self.at_once).clamp(4, ROWS_MAX);
         let bytes = (rows * BYTES_FOR_A_ROW).min(BYTES_MAX);
-        let charge = self.charge.get_or_insert_with(|| seats.charge());
+        let charge = self.charge.get_or_insert_with(|| iterators.charge());
         // Charge the capacity kept from more rows as well.
         let (bytes_kept, rows_kept) =
             (self.bytes.capacity().max(bytes), self.rows.capacity().max(2 * rows));
@@ -139,7 +139,7 @@ impl Pops {
         self.last.clear();
         self.last.extend_from_slice(&self.bytes[self.begin..ends.key]);
         self.begin = ends.value;
-        self.untold += 1;
+        self.unrecorded += 1;
     }
 
     /// Bytes that are charged, and bytes of the rows ahead.
@@ -164,9 +164,9 @@ impl Pops {
     }
 
     /// Records a pop of a key that was not read ahead.
-    pub(crate) fn go_on(&mut self, index_key: Vec<u8>) {
+    pub(crate) fn continue_after(&mut self, index_key: Vec<u8>) {
         self.last = index_key;
-        self.untold += 1;
+        self.unrecorded += 1;
     }
 
     /// The last popped key.
@@ -175,24 +175,29 @@ impl Pops {
     }
 
     /// Adds what was popped to the read set and the gaps.
-    pub(crate) fn tell(&mut self, reads: &Mutex<ReadSet>, gaps: &Mutex<OwnGaps>, seats: &Seats) {
-        let dead = std::mem::take(&mut self.untold);
+    pub(crate) fn record(
+        &mut self,
+        reads: &Mutex<ReadSet>,
+        gaps: &Mutex<OwnGaps>,
+        iterators: &Iterators,
+    ) {
+        let dead = std::mem::take(&mut self.unrecorded);
         let Some((space, direction)) = self.place.filter(|_| dead > 0) else { return };
         let span = Span::of_keyspace(space);
         let (first, upper, end) = match direction {
             Direction::Forward => {
-                (span.first(), Bound::Included(&self.last[..]), Some(behind(&self.last).into()))
+                (span.first(), Bound::Included(&self.last[..]), Some(successor(&self.last).into()))
             }
             Direction::Backward => (Cow::Borrowed(&self.last[..]), span.upper(), span.end()),
         };
         let mut reads = reads.lock().unwrap_or_else(PoisonError::into_inner);
         if reads.add(&first, Some(upper)).is_err() {
             // Like a scan: without room, everything counts as read.
-            reads.add_everything();
+            reads.add_all();
         }
         drop(reads);
         if let Some(end) = end {
-            gaps.lock().unwrap_or_else(PoisonError::into_inner).add(seats, &first, &end, dead);
+            gaps.lock().unwrap_or_else(PoisonError::into_inner).add(iterators, &first, &end, dead);
         }
     }
 }
@@ -212,11 +217,11 @@ mod tests {
             Options::new().memory_bytes(16 << 20).background(false),
         )
         .unwrap();
-        let seats = &store.reader.index.seats;
+        let iterators = &store.reader.index.iterators;
         let mut pops = Pops::default();
-        while pops.make_room(seats) < ROWS_MAX {}
+        while pops.reserve(iterators) < ROWS_MAX {}
         pops.forget();
-        assert!(pops.make_room(seats) < ROWS_MAX);
+        assert!(pops.reserve(iterators) < ROWS_MAX);
         let kept = pops.bytes.capacity() + pops.rows.capacity() * size_of::<Ends>();
         let charged = pops.charge.as_ref().unwrap().bytes();
         assert!(charged >= kept as u64, "{charged} of {kept}");

@@ -1,7 +1,7 @@
 //! Iterators over keys and values of one snapshot, combined with a transaction's own writes.
 //!
 //! Invariant: between two calls an iterator holds its own buffers, which are charged to the budget,
-//! and nothing of the store that must be revocable (`index::seat`).
+//! and nothing of the store that must be revocable (`index::iter::handle`).
 
 mod iterator;
 mod on_branch;
@@ -16,11 +16,11 @@ use std::time::SystemTime;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::buffer::Buffer;
 
-use crate::index::gaps::list::behind;
+use crate::index::gaps::list::successor;
+use crate::index::iter::handle::IteratorHandle;
+use crate::index::iter::resting_key::RestingKey;
+use crate::index::iter::visible::Visible;
 use crate::index::sources::view::{Direction, View};
-use crate::index::walk::resting_key::RestingKey;
-use crate::index::walk::seat::Seat;
-use crate::index::walk::visible::Visible;
 use crate::read::lens::Lens;
 use crate::read::moments::OpenMoment;
 use crate::read::point::find;
@@ -54,8 +54,8 @@ use crate::types::version::{Stored, Version};
 /// for star in ["deneb", "sirius", "vega"] {
 ///     db.put(&stars, star, "bright")?;
 /// }
-/// let walk = db.snapshot().range(&stars, "e"..)?.reverse().keys_only();
-/// let names = std::thread::spawn(move || walk.map(|star| star.map(|(name, _)| name)).collect());
+/// let keys = db.snapshot().range(&stars, "e"..)?.reverse().keys_only();
+/// let names = std::thread::spawn(move || keys.map(|star| star.map(|(name, _)| name)).collect());
 /// let names: plimsoll::Result<Vec<_>> = names.join().expect("it does not panic");
 /// assert_eq!(names?, [b"vega".to_vec(), b"sirius".to_vec()]);
 /// # Ok(())
@@ -74,8 +74,8 @@ pub struct Range<'t> {
     reads: Option<&'t Mutex<ReadSet>>,
     /// The gaps of a transaction that has written something.
     gaps: Option<&'t Mutex<OwnGaps>>,
-    walk: Option<Box<Walk<'t>>>,
-    /// On a branch, the state in place of `walk`, and the span is kept.
+    state: Option<Box<RangeState<'t>>>,
+    /// On a branch, the state in place of `state`, and the span is kept.
     branch: Option<Box<OnBranch<'t>>>,
     /// Whether it has returned a key.
     has_any: bool,
@@ -115,9 +115,9 @@ impl When<'_> {
 }
 
 /// The state of an iterator that has begun.
-struct Walk<'t> {
+struct RangeState<'t> {
     /// Over what is committed.
-    base: Seat<Visible>,
+    base: IteratorHandle<Visible>,
     /// The last key of the base, if it differs from the range's.
     base_key: Vec<u8>,
     /// A base version that was found but is returned later, because it is after the next own write
@@ -146,8 +146,8 @@ struct Passed {
 /// of at least this many.
 const DEAD_FOR_A_GAP: u64 = 8;
 
-impl Walk<'_> {
-    /// Heap size, without what is charged for the seat.
+impl RangeState<'_> {
+    /// Heap size, without what is charged for the handle.
     fn heap_bytes(&self) -> usize {
         let waiting = self.waiting.as_ref().map_or(0, |waiting| waiting.encoded.capacity());
         let own = self.own.as_ref().map_or(0, OwnWrites::heap_bytes);
@@ -163,7 +163,7 @@ fn next_of<'a>(
     at: &AsOf<'_>,
 ) -> Result<Option<Version<'a>>> {
     let found = base.step(key)?;
-    if base.has_missed() {
+    if base.has_passed_expired() {
         at.note_missed();
     }
     Ok(if found { base.current(key) } else { None })
@@ -192,7 +192,7 @@ impl<'t> Range<'t> {
             own: None,
             reads: None,
             gaps: None,
-            walk: None,
+            state: None,
             branch: None,
             has_any: false,
             rows: RowsAhead::default(),
@@ -260,7 +260,7 @@ impl<'t> Range<'t> {
 
     fn has_begun(&self) -> bool {
         let on_branch = self.branch.as_ref().is_some_and(|branch| branch.has_begun());
-        self.walk.is_some() || self.back.is_some() || on_branch
+        self.state.is_some() || self.back.is_some() || on_branch
     }
 
     fn at(&self) -> AsOf<'_> {
@@ -301,7 +301,7 @@ impl<'t> Range<'t> {
     /// As [`Range::advance`], and when the value expires.
     #[allow(clippy::type_complexity, reason = "as above")]
     pub(crate) fn advance_expiring(&mut self) -> Result<Option<(&[u8], &[u8], Option<Expiry>)>> {
-        if !self.go_on()? {
+        if !self.find_next()? {
             return Ok(None);
         }
         self.charge()?;
@@ -329,7 +329,7 @@ impl<'t> Range<'t> {
     }
 
     /// Moves the next key and value into the buffers; false at the end.
-    fn go_on(&mut self) -> Result<bool> {
+    fn find_next(&mut self) -> Result<bool> {
         if self.finished {
             return Ok(false);
         }
@@ -338,7 +338,7 @@ impl<'t> Range<'t> {
             Ok(true) => {
                 let is_first = !std::mem::replace(&mut self.has_any, true);
                 self.note_gap(is_first, false);
-                if self.has_met() {
+                if self.have_ends_met() {
                     self.remember(false);
                     self.finish();
                     return Ok(false);
@@ -356,7 +356,7 @@ impl<'t> Range<'t> {
 
     fn finish(&mut self) {
         self.finished = true;
-        self.walk = None;
+        self.state = None;
         self.branch.iter_mut().for_each(|branch| branch.end());
         self.rows = RowsAhead::default();
         self.back = None;
@@ -367,24 +367,25 @@ impl<'t> Range<'t> {
         if self.branch.is_some() {
             return self.charge_on_branch();
         }
-        let Some(walk) = self.walk.as_mut().filter(|_| !self.rows.is_settled()) else {
+        let Some(state) = self.state.as_mut().filter(|_| !self.rows.is_settled()) else {
             return Ok(());
         };
         let reader = &self.committer.reader;
         // An iterator that has begun goes ahead of waiting operations, because most steps need no
         // more memory.
-        let room = reader.index.seats.key_room();
+        let room = reader.index.iterators.key_room();
         let key = &mut self.key;
-        let rested = self.committer.patience.in_transaction(false, || Ok(key.rest(room)?));
+        let rested = self.committer.writer_memory.in_transaction(false, || Ok(key.rest(room)?));
         let own_value = if self.value.charged_bytes() > 0 { 0 } else { self.value.capacity() };
         let bytes = size_of::<Self>()
             + self.key.heap_bytes()
             + self.rows.heap_bytes()
             + own_value
-            + walk.heap_bytes();
+            + state.heap_bytes();
         let span = self.span.as_ref().map_or(0, Span::heap_bytes);
-        let charge = || Ok(walk.base.charge_user(bytes + span)?);
-        let charged = rested.and_then(|()| self.committer.patience.in_transaction(false, charge));
+        let charge = || Ok(state.base.charge_user(bytes + span)?);
+        let charged =
+            rested.and_then(|()| self.committer.writer_memory.in_transaction(false, charge));
         if charged.is_err() {
             self.finish();
         }
@@ -407,13 +408,13 @@ impl<'t> Range<'t> {
             let held = (size_of::<Self>() + self.own_bytes()) as u64;
             return branch.charges(held);
         }
-        let Some(walk) = self.walk.as_ref().filter(|_| !self.rows.is_settled()) else {
+        let Some(state) = self.state.as_ref().filter(|_| !self.rows.is_settled()) else {
             return (0, 0);
         };
         let own_value = if self.value.charged_bytes() > 0 { 0 } else { self.value.capacity() };
-        let own = self.key.heap_bytes() + self.rows.heap_bytes() + own_value + walk.heap_bytes();
+        let own = self.key.heap_bytes() + self.rows.heap_bytes() + own_value + state.heap_bytes();
         let span = self.span.as_ref().map_or(0, Span::heap_bytes);
-        let (charged, base) = walk.base.charges();
+        let (charged, base) = state.base.charges();
         (charged, base + (size_of::<Self>() + own + span) as u64)
     }
 
@@ -425,27 +426,27 @@ impl<'t> Range<'t> {
             return self.step_on_branch();
         }
         if self.rows.pass() {
-            self.take_ahead();
+            self.take_row_ahead();
             return Ok(true);
         }
         self.rows.begin();
-        let mut walk = match self.walk.take() {
-            Some(walk) => walk,
+        let mut state = match self.state.take() {
+            Some(state) => state,
             None => match self.begin()? {
-                Some(walk) => Box::new(walk),
+                Some(state) => Box::new(state),
                 None => return Ok(false),
             },
         };
-        self.pass_own(&mut walk)?;
+        self.drop_passed_own(&mut state)?;
         let mut key = self.key.take();
-        let more = self.step_in(&mut walk, &mut key);
+        let more = self.step_in(&mut state, &mut key);
         self.key.put(key);
-        self.walk = Some(walk);
+        self.state = Some(state);
         more
     }
 
     /// Begins the iteration; `None` if the whole range is a gap.
-    fn begin(&mut self) -> Result<Option<Walk<'t>>> {
+    fn begin(&mut self) -> Result<Option<RangeState<'t>>> {
         let skip = self.gap_at_begin();
         if skip.as_ref().is_some_and(|skip| self.is_beyond(skip)) {
             return Ok(None);
@@ -466,12 +467,21 @@ impl<'t> Range<'t> {
             (Some(skip), Direction::Backward) => upper = Bound::Excluded(KeptKey::from_slice(skip)),
         }
         let base = Visible::new((lower, upper), self.at(), self.direction);
-        let seats = &self.reader().index.seats;
-        let charge =
-            self.committer.patience.in_transaction(true, || Ok(seats.charge_for(&base)?))?;
-        let base = Seat::new(seats, base, charge);
+        let iterators = &self.reader().index.iterators;
+        let charge = self
+            .committer
+            .writer_memory
+            .in_transaction(true, || Ok(iterators.charge_for(&base)?))?;
+        let base = IteratorHandle::new(iterators, base, charge);
         let passed = Passed { dead: 0, skipped: skip.is_some(), edge: skip };
-        Ok(Some(Walk { base, base_key: Vec::new(), waiting: None, base_done: false, own, passed }))
+        Ok(Some(RangeState {
+            base,
+            base_key: Vec::new(),
+            waiting: None,
+            base_done: false,
+            own,
+            passed,
+        }))
     }
 
     /// The key at which the iterator continues if it begins in a gap.
@@ -494,8 +504,8 @@ impl<'t> Range<'t> {
     /// Adds the interval passed since the last key to the transaction's gaps, if it has many
     /// deletions or extends a gap.
     fn note_gap(&mut self, is_first: bool, at_end: bool) {
-        let (Some(gaps), Some(walk)) = (self.gaps, &mut self.walk) else { return };
-        let Passed { dead, edge, skipped } = std::mem::take(&mut walk.passed);
+        let (Some(gaps), Some(state)) = (self.gaps, &mut self.state) else { return };
+        let Passed { dead, edge, skipped } = std::mem::take(&mut state.passed);
         if (dead < DEAD_FOR_A_GAP && !skipped) || (edge.is_none() && !is_first) {
             return;
         }
@@ -509,13 +519,13 @@ impl<'t> Range<'t> {
                 (edge.map_or_else(|| span.first(), Cow::Owned), end)
             }
             Direction::Backward => {
-                let first = if at_end { span.first() } else { Cow::Owned(behind(&key)) };
+                let first = if at_end { span.first() } else { Cow::Owned(successor(&key)) };
                 (first, edge.map(Cow::Owned).or_else(|| span.end()))
             }
         };
         if let Some(end) = end {
             let mut gaps = gaps.lock().unwrap_or_else(PoisonError::into_inner);
-            gaps.add(&self.reader().index.seats, &first, &end, dead);
+            gaps.add(&self.reader().index.iterators, &first, &end, dead);
         }
     }
 
@@ -525,15 +535,15 @@ impl<'t> Range<'t> {
 
     /// Reads the next rows of the base; false at the end. If the last row's value must be loaded,
     /// it waits until the rows before it were returned.
-    fn step_in_base(&mut self, walk: &mut Walk<'t>, key: &mut Vec<u8>) -> Result<bool> {
-        if walk.waiting.is_none() {
-            walk.waiting = self.read_ahead(walk, key)?;
+    fn step_in_base(&mut self, state: &mut RangeState<'t>, key: &mut Vec<u8>) -> Result<bool> {
+        if state.waiting.is_none() {
+            state.waiting = self.read_ahead(state, key)?;
         }
         if self.rows.current().is_some() {
-            self.take_ahead();
+            self.take_row_ahead();
             return Ok(true);
         }
-        let Some(Waiting { glsn, encoded, view }) = walk.waiting.take() else { return Ok(false) };
+        let Some(Waiting { glsn, encoded, view }) = state.waiting.take() else { return Ok(false) };
         let stored = Stored::decode(&encoded).expect("the version was encoded above");
         self.expiry = stored.expiry();
         self.at().note(key, &stored);
@@ -545,7 +555,7 @@ impl<'t> Range<'t> {
 
     /// Returns the current row that was read ahead. Only now does the transaction depend on when
     /// its value expires.
-    fn take_ahead(&mut self) {
+    fn take_row_ahead(&mut self) {
         self.expiry = self.rows.expiry();
         if let (Some(expiry), Some((key, _))) = (self.expiry, self.rows.current()) {
             self.at().note_expiry(key, expiry);
@@ -554,10 +564,14 @@ impl<'t> Range<'t> {
 
     /// Reads as many rows of the base as may be read ahead, and leaves `key` at the last. Returns a
     /// row that is too large to be read ahead.
-    fn read_ahead(&mut self, walk: &mut Walk<'t>, key: &mut Vec<u8>) -> Result<Option<Waiting>> {
+    fn read_ahead(
+        &mut self,
+        state: &mut RangeState<'t>,
+        key: &mut Vec<u8>,
+    ) -> Result<Option<Waiting>> {
         let Self { committer, when, has_expired, keys_only, rows, .. } = self;
         let at = &when.as_of(*has_expired);
-        committer.reader.walk(&mut walk.base, key, |base, key| {
+        committer.reader.step(&mut state.base, key, |base, key| {
             while !rows.is_full() {
                 let version = match next_of(base, key, at) {
                     Ok(Some(version)) => version,
@@ -610,11 +624,11 @@ impl<'t> Range<'t> {
     }
 
     /// Fetches the next base version into `waiting`, unless one is there.
-    fn wait_for_base(&self, walk: &mut Walk<'t>) -> Result<()> {
-        if walk.waiting.is_some() || walk.base_done {
+    fn wait_for_base(&self, state: &mut RangeState<'t>) -> Result<()> {
+        if state.waiting.is_some() || state.base_done {
             return Ok(());
         }
-        walk.waiting = self.reader().walk(&mut walk.base, &mut walk.base_key, |base, key| {
+        state.waiting = self.reader().step(&mut state.base, &mut state.base_key, |base, key| {
             let at = self.at();
             let Some(version) = next_of(base, key, &at)? else { return Ok(None) };
             at.note(version.key, &version.stored);
@@ -623,7 +637,7 @@ impl<'t> Range<'t> {
             let glsn = version.glsn;
             Ok(Some(Waiting { glsn, encoded, view: base.view() }))
         })?;
-        walk.base_done = walk.waiting.is_none();
+        state.base_done = state.waiting.is_none();
         Ok(())
     }
 
@@ -631,18 +645,18 @@ impl<'t> Range<'t> {
         let from = match (self.direction, span.lower(), span.upper()) {
             (Direction::Forward, Bound::Included(key) | Bound::Excluded(key), _) => Some(key),
             (Direction::Backward, _, Bound::Excluded(key)) => Some(key),
-            // Begin at the end of the keyspace: `settle_own` skips keys beyond the span.
+            // Begin at the end of the keyspace: `skip_before_span` skips keys beyond the span.
             (Direction::Backward, _, Bound::Included(key)) => {
                 let own = OwnWrites::new(set, self.direction, Some(&[key, &[0][..]].concat()))?;
-                return self.settle_own(own, span);
+                return self.skip_before_span(own, span);
             }
             _ => None,
         };
-        self.settle_own(OwnWrites::new(set, self.direction, from)?, span)
+        self.skip_before_span(OwnWrites::new(set, self.direction, from)?, span)
     }
 
     /// Skips keys before the beginning of the span (an excluded first key).
-    fn settle_own(&self, mut own: OwnWrites<'t>, span: &Span) -> Result<OwnWrites<'t>> {
+    fn skip_before_span(&self, mut own: OwnWrites<'t>, span: &Span) -> Result<OwnWrites<'t>> {
         while let Some(key) = own.key() {
             let before = match self.direction {
                 Direction::Forward => {
@@ -662,40 +676,40 @@ impl<'t> Range<'t> {
         Ok(own)
     }
 
-    fn step_in(&mut self, walk: &mut Walk<'t>, key: &mut Vec<u8>) -> Result<bool> {
-        let Some(own) = &mut walk.own else { return self.step_in_base(walk, key) };
-        own.come_back()?;
-        let more = self.step_with_own(walk, key);
-        walk.own.iter_mut().for_each(OwnWrites::leave_pages);
+    fn step_in(&mut self, state: &mut RangeState<'t>, key: &mut Vec<u8>) -> Result<bool> {
+        let Some(own) = &mut state.own else { return self.step_in_base(state, key) };
+        own.repin()?;
+        let more = self.step_with_own(state, key);
+        state.own.iter_mut().for_each(OwnWrites::leave_pages);
         more
     }
 
     /// Drops the own writes if the iterator is past the last of them, so that it reads rows ahead.
-    fn pass_own(&mut self, walk: &mut Walk<'t>) -> Result<()> {
-        let Some(own) = &mut walk.own else { return Ok(()) };
-        own.come_back()?;
+    fn drop_passed_own(&mut self, state: &mut RangeState<'t>) -> Result<()> {
+        let Some(own) = &mut state.own else { return Ok(()) };
+        own.repin()?;
         let has_ranges = self.own.as_ref().is_some_and(|(set, _)| !set.ranges().is_empty());
-        if walk.waiting.is_none()
+        if state.waiting.is_none()
             && !has_ranges
             && own.key().is_none_or(|key| !self.span().contains(key))
         {
             // Record reads first, because the base may be behind the last returned key.
             self.note_reads(false);
-            walk.own = None;
-            self.key.put(std::mem::take(&mut walk.base_key));
+            state.own = None;
+            self.key.put(std::mem::take(&mut state.base_key));
         }
         Ok(())
     }
 
-    fn step_with_own(&mut self, walk: &mut Walk<'t>, key: &mut Vec<u8>) -> Result<bool> {
+    fn step_with_own(&mut self, state: &mut RangeState<'t>, key: &mut Vec<u8>) -> Result<bool> {
         loop {
-            self.wait_for_base(walk)?;
-            if walk.waiting.is_some() && self.leave_own_range(walk)? {
+            self.wait_for_base(state)?;
+            if state.waiting.is_some() && self.skip_own_range(state)? {
                 continue;
             }
-            let own = walk.own.as_mut().expect("`own` was checked above");
+            let own = state.own.as_mut().expect("`own` was checked above");
             let own_key = own.key().filter(|key| self.span().contains(key));
-            let base_key = walk.waiting.as_ref().map(|_| walk.base_key.as_slice());
+            let base_key = state.waiting.as_ref().map(|_| state.base_key.as_slice());
             let take_own = match (own_key, base_key) {
                 (None, None) => return Ok(false),
                 (Some(_), None) => true,
@@ -707,8 +721,8 @@ impl<'t> Range<'t> {
             };
             if !take_own {
                 let Waiting { glsn, encoded, view } =
-                    walk.waiting.take().expect("`waiting` was checked above");
-                key.clone_from(&walk.base_key);
+                    state.waiting.take().expect("`waiting` was checked above");
+                key.clone_from(&state.base_key);
                 let stored = Stored::decode(&encoded).expect("the version was encoded above");
                 self.expiry = stored.expiry();
                 if !self.keys_only {
@@ -717,7 +731,7 @@ impl<'t> Range<'t> {
                 return Ok(true);
             }
             if own_key == base_key {
-                walk.waiting = None;
+                state.waiting = None;
             }
             key.clear();
             key.extend_from_slice(own.key().expect("the own write was checked above"));
@@ -733,7 +747,7 @@ impl<'t> Range<'t> {
             if !deleted {
                 return Ok(true);
             }
-            if !self.pass_deleted(walk, key)? {
+            if !self.skip_deleted(state, key)? {
                 return Ok(false);
             }
         }
@@ -741,17 +755,17 @@ impl<'t> Range<'t> {
 
     /// If the base's next key is in a range that the transaction deletes, moves the base past the
     /// range. Returns whether it did.
-    fn leave_own_range(&self, walk: &mut Walk<'t>) -> Result<bool> {
-        let Some(range) = self.own.as_ref().and_then(|(own, _)| own.range_over(&walk.base_key))
+    fn skip_own_range(&self, state: &mut RangeState<'t>) -> Result<bool> {
+        let Some(range) = self.own.as_ref().and_then(|(own, _)| own.range_over(&state.base_key))
         else {
             return Ok(false);
         };
-        walk.waiting = None;
+        state.waiting = None;
         let to = match self.direction {
             Direction::Forward => &range.end,
             Direction::Backward => &range.first,
         };
-        self.reader().walk(&mut walk.base, &mut walk.base_key, |base, key| {
+        self.reader().step(&mut state.base, &mut state.base_key, |base, key| {
             base.skip(key, to);
             Ok(())
         })?;
@@ -760,12 +774,12 @@ impl<'t> Range<'t> {
 
     /// Counts a step over an own deletion of `key`, and seeks to the end of a gap that contains it.
     /// False if that is after the range.
-    fn pass_deleted(&self, walk: &mut Walk<'t>, key: &[u8]) -> Result<bool> {
-        let (direction, passed) = (self.direction, &mut walk.passed);
+    fn skip_deleted(&self, state: &mut RangeState<'t>, key: &[u8]) -> Result<bool> {
+        let (direction, passed) = (self.direction, &mut state.passed);
         if passed.edge.is_none() && self.has_any {
             passed.edge = Some(match direction {
                 Direction::Forward => key.to_vec(),
-                Direction::Backward => behind(key),
+                Direction::Backward => successor(key),
             });
         }
         passed.dead += 1;
@@ -776,7 +790,7 @@ impl<'t> Range<'t> {
             let gaps = gaps.lock().unwrap_or_else(PoisonError::into_inner);
             match direction {
                 Direction::Forward => gaps.skip(direction, key),
-                Direction::Backward => gaps.skip(direction, &behind(key)),
+                Direction::Backward => gaps.skip(direction, &successor(key)),
             }
         });
         let Some(skip) = skip else { return Ok(true) };
@@ -787,15 +801,15 @@ impl<'t> Range<'t> {
             Direction::Forward => *base >= *skip,
             Direction::Backward => *base < *skip,
         };
-        if !(walk.base_done || walk.waiting.is_some() && is_ahead(&walk.base_key)) {
-            walk.waiting = None;
-            self.reader().walk(&mut walk.base, &mut walk.base_key, |base, key| {
+        if !(state.base_done || state.waiting.is_some() && is_ahead(&state.base_key)) {
+            state.waiting = None;
+            self.reader().step(&mut state.base, &mut state.base_key, |base, key| {
                 base.skip(key, &skip);
                 Ok(())
             })?;
         }
-        walk.own.as_mut().expect("`own` was checked above").seek(Some(&skip))?;
-        walk.passed = Passed { dead: 0, edge: Some(skip), skipped: true };
+        state.own.as_mut().expect("`own` was checked above").seek(Some(&skip))?;
+        state.passed = Passed { dead: 0, edge: Some(skip), skipped: true };
         Ok(true)
     }
 
@@ -830,7 +844,7 @@ fn note_span(reads: &Mutex<ReadSet>, first: &[u8], last: Bound<&[u8]>) {
     if reads.add(first, Some(last)).is_err() {
         // The read set has no room, so everything counts as read: any commit since the snapshot
         // is a conflict.
-        reads.add_everything();
+        reads.add_all();
     }
 }
 

@@ -81,7 +81,7 @@ impl Transaction {
             self.spoiled |= deleted.is_err();
             return deleted;
         }
-        self.tell_pops();
+        self.record_pops();
         self.pops().forget();
         let few = self.few_keys(span)?;
         if reads == Reads::Range || few.is_some() {
@@ -113,14 +113,14 @@ impl Transaction {
         let mut rest = span.clone();
         loop {
             let (mut keys, mut bytes) = (Vec::new(), 0);
-            let mut walk = self.walk(rest.clone())?.keys_only();
+            let mut iter = self.scan(rest.clone())?.keys_only();
             while bytes < BATCH_BYTES
-                && let Some((key, _)) = walk.advance()?
+                && let Some((key, _)) = iter.advance()?
             {
                 bytes += key.len();
                 keys.push(key.to_vec());
             }
-            drop(walk);
+            drop(iter);
             let Some(last) = keys.last() else { return Ok(()) };
             let space = IndexKey::new(&span.first()).keyspace();
             let (_, upper) = rest.into_range();
@@ -145,10 +145,10 @@ impl Transaction {
     /// The user's keys in a span, including own writes, if they are few. Expired ones count: it
     /// does not matter whether a value that is deleted expires before the commit.
     fn few_keys(&self, span: &Span) -> Result<Option<Vec<Vec<u8>>>> {
-        let mut walk = self.walk(span.clone())?.unnoted().unexpiring().keys_only();
+        let mut iter = self.scan(span.clone())?.unnoted().unexpiring().keys_only();
         let limit = self.committer.options.sizes.range_keys;
         let mut keys = Vec::new();
-        while let Some((key, _)) = walk.advance()? {
+        while let Some((key, _)) = iter.advance()? {
             if keys.len() == limit {
                 return Ok(None);
             }
@@ -184,7 +184,7 @@ impl Transaction {
         let span = on_branch.as_ref().unwrap_or(span);
         let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
         if reads.add(&span.first(), Some(span.upper())).is_err() {
-            reads.add_everything();
+            reads.add_all();
         }
     }
 

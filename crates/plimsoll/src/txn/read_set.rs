@@ -136,7 +136,7 @@ impl ReadSet {
     }
 
     /// Coarsens the set to the full range: everything counts as read. Needs no memory.
-    pub(crate) fn add_everything(&mut self) {
+    pub(crate) fn add_all(&mut self) {
         hit(Border::AllRead);
         self.ranges.clear();
         self.ranges.push(ReadRange { first: Vec::new(), last: Some(Bound::Unbounded) });

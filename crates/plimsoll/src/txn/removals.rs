@@ -82,8 +82,8 @@ impl Transaction {
         }
         // Compute updates first, because pops only delete keys in the write set.
         self.compute_pending()?;
-        let goes_on = self.pops().are_at(space, direction);
-        if goes_on {
+        let is_continued = self.pops().are_at(space, direction);
+        if is_continued {
             if let Some(pair) = self.pop_ahead()? {
                 return Ok(Some(pair));
             }
@@ -96,7 +96,7 @@ impl Transaction {
             Direction::Forward => self.first(keyspace)?,
             Direction::Backward => self.last(keyspace)?,
         };
-        if goes_on && found.is_none() {
+        if is_continued && found.is_none() {
             hit(Border::PoppedToTheEnd);
         }
         if let Some((key, _)) = &found {
@@ -129,7 +129,7 @@ impl Transaction {
         space: u32,
         direction: Direction,
     ) -> Result<Option<(Vec<u8>, Value)>> {
-        self.tell_pops();
+        self.record_pops();
         let mut pops = std::mem::take(self.pops());
         let popped = self.read_ahead(&mut pops, keyspace, space, direction);
         *self.pops() = pops;
@@ -137,7 +137,7 @@ impl Transaction {
         let key = Prefix::of(space).join(&pair.0);
         // If this row cannot be deleted, the rows ahead are not the first ones, so discard them.
         self.write(|writes| writes.delete(&key)).inspect_err(|_| self.pops().forget())?;
-        self.pops().go_on(key);
+        self.pops().continue_after(key);
         Ok(Some(pair))
     }
 
@@ -148,18 +148,18 @@ impl Transaction {
         space: u32,
         direction: Direction,
     ) -> Result<Option<(Vec<u8>, Value)>> {
-        let rows = pops.make_room(&self.committer.reader.index.seats);
+        let rows = pops.reserve(&self.committer.reader.index.iterators);
         let last = Bound::Excluded(pops.last_key());
-        let mut walk: Range<'_> = match direction {
+        let mut batch: Range<'_> = match direction {
             _ if rows == 0 => return Ok(None),
             Direction::Forward => self.range(keyspace, (last, Bound::Unbounded))?.unnoted(),
             Direction::Backward => {
                 self.range(keyspace, (Bound::Unbounded, last))?.unnoted().reverse()
             }
         };
-        let Some(first) = walk.next().transpose()? else { return Ok(None) };
+        let Some(first) = batch.next().transpose()? else { return Ok(None) };
         for _ in 0..rows {
-            match walk.advance() {
+            match batch.advance() {
                 Ok(Some((key, value))) if pops.push(space, key, value) => {}
                 // A row that cannot be read fails when it is popped.
                 _ => break,
@@ -276,7 +276,7 @@ impl Batch {
 
     /// An iterator from the end of the last batch, and the maximum number of pairs to take from it;
     /// `None` at the end of the range.
-    fn walk<'t>(
+    fn scan<'t>(
         &mut self,
         tx: &'t Transaction,
         keyspace: &Keyspace,
@@ -284,11 +284,11 @@ impl Batch {
         let Some((lower, upper)) = &self.rest else { return Ok(None) };
         let pairs = if self.charge.set(2 * BATCH_BYTES as u64).is_ok() { self.pairs } else { 1 };
         self.pairs = (2 * self.pairs).min(MOST_PAIRS);
-        let walk = tx.range(
+        let batch = tx.range(
             keyspace,
             (lower.as_ref().map(Vec::as_slice), upper.as_ref().map(Vec::as_slice)),
         )?;
-        Ok(Some((walk, pairs)))
+        Ok(Some((batch, pairs)))
     }
 
     /// Scans until a batch is full, and collects the keys that `keep` rejects. `None` at the end of
@@ -299,9 +299,9 @@ impl Batch {
         keyspace: &Keyspace,
         keep: &mut impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<Option<Found>> {
-        let Some((mut walk, pairs)) = self.walk(tx, keyspace)? else { return Ok(None) };
+        let Some((mut batch, pairs)) = self.scan(tx, keyspace)? else { return Ok(None) };
         let mut found = Found::default();
-        while let Some((key, value)) = walk.advance()? {
+        while let Some((key, value)) = batch.advance()? {
             if !keep(key, value) {
                 found.keys.extend_from_slice(key);
                 found.ends.push(found.keys.len());
@@ -337,12 +337,12 @@ pub struct ExtractIf<'t, F> {
 impl<F> ExtractIf<'_, F> {
     /// Reads the next batch; false at the end of the range.
     fn read_ahead(&mut self) -> Result<bool> {
-        let Some((mut walk, pairs)) = self.batch.walk(self.tx, &self.keyspace)? else {
+        let Some((mut batch, pairs)) = self.batch.scan(self.tx, &self.keyspace)? else {
             return Ok(false);
         };
         let mut bytes = 0;
         while self.ahead.len() < pairs && bytes < BATCH_BYTES {
-            let Some(pair) = walk.next() else { break };
+            let Some(pair) = batch.next() else { break };
             let (key, value) = pair?;
             bytes += key.len() + value.len();
             self.ahead.push_back((key, value));
@@ -352,7 +352,7 @@ impl<F> ExtractIf<'_, F> {
             hit(Border::BatchByBytes);
         }
         let last = self.ahead.back().filter(|_| is_full).map(|(key, _)| key.clone());
-        drop(walk);
+        drop(batch);
         self.batch.pass(last);
         Ok(true)
     }

@@ -294,7 +294,7 @@ impl<'f> Resolved<'f> {
         (self.new, self.refusal) = (None, None);
         let bytes = self.new_bytes(self.old_bytes());
         if bytes > SMALL_BYTES {
-            let charge = self.charge.get_or_insert_with(|| reader.index.seats.charge());
+            let charge = self.charge.get_or_insert_with(|| reader.index.iterators.charge());
             charge.set(bytes)?;
         }
         if self.old.is_none() {

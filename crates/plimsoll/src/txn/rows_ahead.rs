@@ -1,5 +1,5 @@
-//! Rows that an iterator has read ahead, because being seated, released and charged costs more than
-//! reading a small row.
+//! Rows that an iterator has read ahead, because being attached, released and charged costs more
+//! than reading a small row.
 //!
 //! Invariants:
 //! 1. Only small keys and values are read ahead, a few KiB in all, so an idle iterator holds no

@@ -28,7 +28,7 @@ use crate::types::error::{Lift, Result};
 
 /// How long the append lock is held while another thread of this process has the commit lock:
 /// longer than applying most commits takes.
-const LOCK_PATIENCE: Duration = Duration::from_millis(2);
+const COMMIT_LOCK_TIMEOUT: Duration = Duration::from_millis(2);
 
 /// The implementation for a store that several processes have open.
 pub(crate) struct Shared {
@@ -55,7 +55,7 @@ impl Shared {
         let follower = &self.follower;
         loop {
             let mut turn = follower.wait_for_turn()?;
-            let Some(lock) = follower.sequencer.lock_within(LOCK_PATIENCE)? else {
+            let Some(lock) = follower.sequencer.lock_within(COMMIT_LOCK_TIMEOUT)? else {
                 drop(turn);
                 drop(follower.sequencer.lock()?);
                 continue;
@@ -73,13 +73,13 @@ impl Shared {
     fn order_in_turn(&self, commit: &mut Commit<'_>) -> Result<Option<Ordered>> {
         let (mut turn, lock) = self.begin_to_order()?;
         commit.validate()?;
-        let Some(room) = commit.make_room_now()? else {
+        let Some(room) = commit.try_reserve()? else {
             drop(turn);
-            drop(commit.make_room()?);
+            drop(commit.reserve()?);
             return Ok(None);
         };
         if commit.changes_retention() {
-            self.members().marks.set_to_be_known(self.members().marks.next());
+            self.members().marks.set_must_apply_upto(self.members().marks.next());
         }
         // The append lock is released as soon as the commit is ordered, before it is applied.
         commit.order(lock, room, move |draft| turn.submit(draft)).map(Some)
@@ -123,11 +123,11 @@ impl Peers for Shared {
         self.follower.is_fresh().unwrap_or(false)
     }
 
-    fn knows_own_records(&self) -> bool {
-        !self.follower.has_to_learn()
+    fn are_own_records_current(&self) -> bool {
+        !self.follower.must_load_own_records()
     }
 
-    fn knows_keyspaces(&self) -> bool {
+    fn are_keyspaces_current(&self) -> bool {
         self.follower.is_known()
     }
 
@@ -142,25 +142,25 @@ impl Peers for Shared {
 
     fn catch_up(&self) -> Result<()> {
         self.note_read();
-        self.follower.take_in()
+        self.follower.apply_readable()
     }
 
     fn catch_up_with_ordered(&self) -> Result<()> {
         match self.members().table.is_reader() {
             true => self.catch_up(),
-            false => self.follower.take_in_ordered(),
+            false => self.follower.apply_ordered(),
         }
     }
 
     fn catch_up_durably(&self) -> Result<()> {
-        self.follower.take_in_durably()
+        self.follower.apply_durably()
     }
 
     fn reread_keyspaces(&self) -> Result<bool> {
-        self.follower.learn_own().map(|()| true)
+        self.follower.load_own_keyspaces().map(|()| true)
     }
 
-    fn promise_floor(&self, floor: Glsn) {
+    fn publish_floor(&self, floor: Glsn) {
         self.members().needs.set_floor(floor);
     }
 
@@ -178,7 +178,7 @@ impl Peers for Shared {
 
     fn ask_to_close(&self, newest: Glsn, is_due: &mut dyn FnMut() -> bool) {
         if is_due() {
-            self.members().marks.want_closed(newest);
+            self.members().marks.request_close(newest);
         }
     }
 

@@ -39,7 +39,7 @@ use crate::types::error::{Lift, Result};
 const FAN_IN: usize = 8;
 
 /// Runs are not concatenated if they would have more blob files than this.
-const STRUNG_BLOBS_MAX: usize = 32;
+const CONCATENATED_BLOBS_MAX: usize = 32;
 
 /// Divisor: a merge writes tables of at least this part of its input.
 const PARTITION_PART: u64 = 16;
@@ -109,7 +109,7 @@ impl Spill {
 
     /// Starts a run of a set that also stays in memory and is about to be committed. It is short,
     /// so writing it through the page cache is faster.
-    pub(crate) fn begin_beside_memory(&self) -> SpillBuilder {
+    pub(crate) fn begin_retained(&self) -> SpillBuilder {
         SpillBuilder::new(self.site.clone(), self.table_bytes, true)
     }
 
@@ -136,9 +136,9 @@ impl Spill {
     pub(crate) fn merge_all(&mut self, means: MergeMeans) -> Result<()> {
         while self.runs.len() > 1 {
             if self.blobs().count() <= BLOBS_MAX && disjoint(&self.runs) {
-                hit(Border::SpillsStrung);
-                let strung = string_together(std::mem::take(&mut self.runs), 0);
-                self.runs.push(strung);
+                hit(Border::SpillsConcatenated);
+                let concatenated = concatenate(std::mem::take(&mut self.runs), 0);
+                self.runs.push(concatenated);
                 return Ok(());
             }
             let range = self.next_to_merge(means.buffers);
@@ -174,13 +174,13 @@ impl Spill {
     fn merge(&mut self, range: Range<usize>, tier: u32) -> Result<()> {
         let inputs = &self.runs[range.clone()];
         let blobs = inputs.iter().map(|run| run.blobs.len()).sum::<usize>();
-        if blobs > STRUNG_BLOBS_MAX || !disjoint(inputs) {
+        if blobs > CONCATENATED_BLOBS_MAX || !disjoint(inputs) {
             return self.replace_by_merged(range, tier, 1);
         }
-        hit(Border::SpillsStrung);
+        hit(Border::SpillsConcatenated);
         let start = range.start;
-        let strung = string_together(self.runs.drain(range).collect(), tier);
-        self.runs.insert(start, strung);
+        let concatenated = concatenate(self.runs.drain(range).collect(), tier);
+        self.runs.insert(start, concatenated);
         Ok(())
     }
 
@@ -203,10 +203,8 @@ impl Spill {
         let table_bytes = self.table_bytes.max(bytes / PARTITION_PART);
         let merge = PartedMerge::new(self.site.clone(), tables, table_bytes, tier)
             .cancelled_by(self.cancel.clone());
-        let merged = string_together(
-            merge.write(parts.min((bytes / PART_BYTES_MIN).max(1) as usize))?,
-            tier,
-        );
+        let merged =
+            concatenate(merge.write(parts.min((bytes / PART_BYTES_MIN).max(1) as usize))?, tier);
         let merged: Vec<_> = self.runs.splice(range, [merged]).collect();
         merged.into_iter().for_each(|run| run.discard(&self.site));
         Ok(())
@@ -303,7 +301,7 @@ fn disjoint(runs: &[SpilledRun]) -> bool {
     spans.windows(2).all(|pair| pair[0].1 < pair[1].0)
 }
 
-fn string_together(mut runs: Vec<SpilledRun>, tier: u32) -> SpilledRun {
+fn concatenate(mut runs: Vec<SpilledRun>, tier: u32) -> SpilledRun {
     runs.sort_by(|a, b| a.first_key().cmp(b.first_key()));
     SpilledRun {
         tier,

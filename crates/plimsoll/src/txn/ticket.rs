@@ -91,7 +91,7 @@ impl CommitTicket {
         // unread transaction would only have seen commits that were readable when it began.
         let is_readable = moment.readable().is_ok();
         let is_behind =
-            is_readable && moment.is_shown() && moment.at() > committer.sequencer.visible();
+            is_readable && moment.is_applied() && moment.at() > committer.sequencer.visible();
         let is_synced = committer.options.durability == Durability::Sync;
         let (wait, was_durable) = (is_synced && is_behind, is_synced && is_readable && !is_behind);
         Self {

@@ -25,6 +25,7 @@ use crate::read::resident::{Resident, resident};
 use crate::read::span::Span;
 use crate::txn::commit::CommitOptions;
 use crate::txn::committer::Committer;
+use crate::txn::gap_search::{DELETIONS_FOR_A_SEARCH, search_for_gaps};
 use crate::txn::own_gaps::OwnGaps;
 use crate::txn::own_writes::{UpdatedKeys, own_value};
 use crate::txn::payload::MAX_METADATA_BYTES;
@@ -34,7 +35,6 @@ use crate::txn::range::Range;
 use crate::txn::read_set::ReadSet;
 use crate::txn::reads::reads_by_its_own_methods;
 use crate::txn::resolution::{Updated, compute};
-use crate::txn::scout::{DELETIONS_FOR_A_SEARCH, search_for_gaps};
 use crate::txn::ticket::CommitTicket;
 use crate::txn::write_set::WriteSet;
 use crate::types::as_of::{AsOf, Expiries};
@@ -104,8 +104,8 @@ pub struct Transaction {
 ///
 /// # Errors
 /// As for [`Committer::fresh`].
-pub(crate) fn know_keyspaces(committer: &Committer) -> Result<()> {
-    if committer.peers.knows_keyspaces() { Ok(()) } else { committer.fresh() }
+pub(crate) fn refresh_keyspaces(committer: &Committer) -> Result<()> {
+    if committer.peers.are_keyspaces_current() { Ok(()) } else { committer.fresh() }
 }
 
 impl Transaction {
@@ -124,7 +124,7 @@ impl Transaction {
         let (limit, body_limit) =
             (options.write_set_limit_bytes(memory_bytes), options.body_limit_bytes());
         let writes = WriteSet::new(
-            &committer.patience,
+            &committer.writer_memory,
             (&committer.reader.log, &committer.reader.keyspaces),
             limit,
             options.sizes.table_bytes,
@@ -301,7 +301,7 @@ impl Transaction {
         }
         let add =
             || Ok(self.reads.lock().unwrap_or_else(PoisonError::into_inner).add(key, None)?);
-        self.committer.patience.in_transaction(false, add)
+        self.committer.writer_memory.in_transaction(false, add)
     }
 
     /// The value of an index key.
@@ -415,7 +415,7 @@ impl Transaction {
     ) -> Result<()> {
         check_value_bytes(value.len() as u64)?;
         self.overwrite_pending(key.get())?;
-        self.keep_pops_apart_from(key.get());
+        self.record_pops_before_write(key.get());
         self.own_gaps().put(key.get());
         self.write(|writes| writes.put(key.get(), value, expiry))
     }
@@ -445,7 +445,7 @@ impl Transaction {
         next: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
     ) -> Result<u64> {
         self.overwrite_pending(key.get())?;
-        self.keep_pops_apart_from(key.get());
+        self.record_pops_before_write(key.get());
         self.own_gaps().put(key.get());
         let budget = self.committer.reader.budget.clone();
         self.write(|writes| {
@@ -472,7 +472,7 @@ impl Transaction {
     pub(crate) fn space_to_put(&mut self, keyspace: &Keyspace) -> Result<u32> {
         let id = self.committer.reader.keyspaces.id_to_put(keyspace)?;
         if self.last_space != Some(id) {
-            know_keyspaces(&self.committer)?;
+            refresh_keyspaces(&self.committer)?;
             self.last_space = Some(id);
             if let Err(at) = self.spaces.binary_search(&id) {
                 self.spaces.insert(at, id);
@@ -492,7 +492,7 @@ impl Transaction {
             return self.write_deletion(&key);
         }
         self.overwrite_pending(key.get())?;
-        self.keep_pops_apart_from(key.get());
+        self.record_pops_before_write(key.get());
         self.write(|writes| writes.delete(key.get()))?;
         self.deletions += 1;
         self.own_gaps().delete(key.get());
@@ -533,7 +533,7 @@ impl Transaction {
 
     /// An empty charge for memory that a user holds for a long time.
     pub(crate) fn charge(&self) -> Charge {
-        self.committer.reader.index.seats.charge()
+        self.committer.reader.index.iterators.charge()
     }
 
     /// The state of the transaction's pops.
@@ -542,16 +542,16 @@ impl Transaction {
     }
 
     /// Adds what was popped to the read set and the gaps, before these are used.
-    pub(crate) fn tell_pops(&self) {
+    pub(crate) fn record_pops(&self) {
         let mut pops = self.pops.lock().unwrap_or_else(PoisonError::into_inner);
-        pops.tell(&self.reads, &self.gaps, &self.committer.reader.index.seats);
+        pops.record(&self.reads, &self.gaps, &self.committer.reader.index.iterators);
     }
 
     /// To be called before the transaction writes an index key. If the key is among the popped keys
     /// or the rows read ahead, records the popped keys as read and discards these rows.
-    pub(crate) fn keep_pops_apart_from(&mut self, key: &[u8]) {
+    pub(crate) fn record_pops_before_write(&mut self, key: &[u8]) {
         if self.pops().is_disturbed_by(key) {
-            self.tell_pops();
+            self.record_pops();
             self.pops().forget();
         }
     }
@@ -586,7 +586,7 @@ impl Transaction {
     /// # Errors
     /// [`crate::Error::InvalidInput`] if the handle belongs to another store or opening.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Range<'_>> {
-        self.walk(Span::new(self.id_of(keyspace)?, &range))
+        self.scan(Span::new(self.id_of(keyspace)?, &range))
     }
 
     /// Iterates over the keys that begin with `prefix`, including own writes.
@@ -594,22 +594,22 @@ impl Transaction {
     /// # Errors
     /// As for [`Transaction::range`].
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Result<Range<'_>> {
-        self.walk(Span::prefix(self.id_of(keyspace)?, prefix.as_ref()))
+        self.scan(Span::prefix(self.id_of(keyspace)?, prefix.as_ref()))
     }
 
-    pub(crate) fn walk(&self, span: Span) -> Result<Range<'_>> {
-        self.tell_pops();
+    pub(crate) fn scan(&self, span: Span) -> Result<Range<'_>> {
+        self.record_pops();
         // Makes the moment ready.
         self.read_at()?;
         let updated = self.updated_in(&span)?;
         let (committer, writes) = (&self.committer, &self.writes);
         let when = (&self.moment, &self.expiries);
-        let walk =
+        let range =
             Range::in_transaction(committer, span.clone(), when, writes, &self.reads, &self.gaps);
         if let Some(lens) = self.lens_of(&span) {
-            return Ok(walk.on_branch(lens));
+            return Ok(range.on_branch(lens));
         }
-        Ok(if updated.is_empty() { walk } else { walk.with_updated(writes, updated) })
+        Ok(if updated.is_empty() { range } else { range.with_updated(writes, updated) })
     }
 
     /// The lens through which a span of main's form is read.
@@ -700,7 +700,7 @@ impl Transaction {
         if self.spoiled {
             return Err(InvalidInput::TransactionFailed.into());
         }
-        self.tell_pops();
+        self.record_pops();
         let Self { committer, moment, lens, reads, writes, pending, gaps, .. } = self;
         let Self { metadata, spaces, expiries, .. } = self;
         if writes.is_empty() && pending.is_empty() && more.is_none() {

@@ -183,7 +183,7 @@ impl Transaction {
     }
 
     fn update_key(&mut self, key: &[u8], update: Update<'static>) -> Result<()> {
-        self.keep_pops_apart_from(key);
+        self.record_pops_before_write(key);
         self.own_gaps().put(key);
         let is_written = !self.writes.is_empty() && self.writes.find(key, |_| Ok(()))?.is_some();
         // On a branch, the old value may be an ancestor's, which the commit does not look up.
@@ -191,8 +191,8 @@ impl Transaction {
             return self.update_now(key, update);
         }
         let Self { committer, pending, .. } = self;
-        let seats = &committer.reader.index.seats;
-        committer.patience.in_transaction(true, || Ok(pending.push(seats, key, &update)?))
+        let iterators = &committer.reader.index.iterators;
+        committer.writer_memory.in_transaction(true, || Ok(pending.push(iterators, key, &update)?))
     }
 
     /// Computes the pending updates of a key and then `update`, from the values that the

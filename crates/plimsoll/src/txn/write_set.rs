@@ -24,11 +24,11 @@ use plimsoll_memory::sorted::{Position, SortedMap};
 use crate::borders::{Border, hit};
 use crate::compression::packer::{Bytes, Written, pack};
 use crate::txn::own_ranges::OwnRanges;
-use crate::txn::patience::Patience;
 use crate::txn::payload::DeletedRange;
 use crate::txn::spill::Spill;
 use crate::txn::spill::run_builder::SpillBuilder;
 use crate::txn::value_buffer::ValueBuffer;
+use crate::txn::writer_memory::WriterMemory;
 use crate::types::branch_key::user_keyspace;
 use crate::types::compression::{Compression, Packed};
 use crate::types::error::{Error, Lift, Result};
@@ -146,7 +146,7 @@ pub(crate) struct LargeValue {
 
 /// The write set of one transaction.
 pub(crate) struct WriteSet {
-    patience: Arc<Patience>,
+    writer_memory: Arc<WriterMemory>,
     log: Arc<FileLog>,
     keyspaces: Arc<Keyspaces>,
     map: SortedMap,
@@ -178,7 +178,7 @@ impl WriteSet {
     /// An empty set that spills beyond `limit_bytes`, into tables of `table_bytes`. A set below
     /// `body_limit_bytes` is committed within the record.
     pub(crate) fn new(
-        patience: &Arc<Patience>,
+        writer_memory: &Arc<WriterMemory>,
         (log, keyspaces): (&Arc<FileLog>, &Arc<Keyspaces>),
         limit_bytes: u64,
         table_bytes: u64,
@@ -186,11 +186,11 @@ impl WriteSet {
     ) -> Self {
         Self {
             origin: Origin::here(),
-            patience: Arc::clone(patience),
+            writer_memory: Arc::clone(writer_memory),
             log: Arc::clone(log),
             keyspaces: Arc::clone(keyspaces),
-            map: empty_map(patience),
-            values: ValueBuffer::new(patience.budget(), patience.small()),
+            map: empty_map(writer_memory),
+            values: ValueBuffer::new(writer_memory.budget(), writer_memory.small()),
             order: 0,
             limit_bytes,
             operation_bytes: 0,
@@ -201,7 +201,7 @@ impl WriteSet {
             body_limit_bytes,
             ranges: OwnRanges::default(),
             range_index_bytes: 0,
-            spill: Spill::new(patience.budget(), log, table_bytes),
+            spill: Spill::new(writer_memory.budget(), log, table_bytes),
             encoded: Vec::new(),
         }
     }
@@ -252,7 +252,7 @@ impl WriteSet {
             let stored = self.put_outside(key, value)?.expiring(expiry);
             return self.record(key, Write::Stored(stored));
         }
-        let compressed = pack(self.patience.budget(), self.compression_of(key), value);
+        let compressed = pack(self.writer_memory.budget(), self.compression_of(key), value);
         let (value, packed) = match &compressed {
             Some((stored, packed)) => (&stored[..], Some(*packed)),
             None => (value, None),
@@ -265,8 +265,8 @@ impl WriteSet {
             let stored = Stored::InBlob { blob, offset, len, sum, packed };
             return self.record(key, Write::Stored(stored.expiring(expiry)));
         }
-        let patience = Arc::clone(&self.patience);
-        let offset = patience.in_transaction(!self.values.has_room(len), || {
+        let writer_memory = Arc::clone(&self.writer_memory);
+        let offset = writer_memory.in_transaction(!self.values.has_room(len), || {
             match self.values.push(value) {
                 Ok(offset) => Ok(offset),
                 Err(refusal) => {
@@ -302,7 +302,7 @@ impl WriteSet {
     /// Starts a value of an index key that arrives in pieces.
     pub(crate) fn begin_large(&mut self, key: &[u8]) -> Result<LargeValue> {
         let (blob, offset) = self.begin_blob()?;
-        let bytes = Bytes::begin(self.patience.budget(), self.compression_of(key));
+        let bytes = Bytes::begin(self.writer_memory.budget(), self.compression_of(key));
         Ok(LargeValue { blob, offset, bytes })
     }
 
@@ -363,9 +363,9 @@ impl WriteSet {
         encoded: &mut Vec<u8>,
     ) -> Result<()> {
         self.order += 1;
-        let patience = Arc::clone(&self.patience);
+        let writer_memory = Arc::clone(&self.writer_memory);
         let needs_memory = !self.map.has_room(key.len() + encoded.len());
-        patience.in_transaction(needs_memory, || {
+        writer_memory.in_transaction(needs_memory, || {
             let Err(refusal) = self.map.defer(key, self.order, encoded) else { return Ok(()) };
             // The spill empties the buffer, and does not include the value that was just pushed.
             write = Write::Stored(self.to_blob(write)?);
@@ -377,7 +377,7 @@ impl WriteSet {
         self.operation_bytes += operation_bytes(key, encoded);
         self.value_bytes += if let Write::Buffered { len, .. } = write { len } else { 0 };
         if self.held_bytes() > self.limit_bytes {
-            patience.in_transaction(true, || self.spill())?;
+            writer_memory.in_transaction(true, || self.spill())?;
         }
         Ok(())
     }
@@ -422,7 +422,7 @@ impl WriteSet {
     }
 
     fn clear_memory(&mut self) {
-        self.map = empty_map(&self.patience);
+        self.map = empty_map(&self.writer_memory);
         self.values.clear();
         (self.operation_bytes, self.value_bytes) = (0, 0);
     }
@@ -591,7 +591,7 @@ impl WriteSet {
             self.buffered_to_blob()?;
             if self.operation_bytes > room {
                 match self.map.used_bytes() <= memtable_bytes {
-                    true => self.write_run(self.spill.begin_beside_memory())?,
+                    true => self.write_run(self.spill.begin_retained())?,
                     false => self.spill()?,
                 }
             }
@@ -605,7 +605,7 @@ impl WriteSet {
 
     /// Copies buffered values into the blob file, so that the body has only their locations.
     fn buffered_to_blob(&mut self) -> Result<()> {
-        let moved = empty_map(&self.patience);
+        let moved = empty_map(&self.writer_memory);
         let mut bytes = 0;
         let mut at = self.map().first();
         let mut encoded = Vec::new();
@@ -655,8 +655,8 @@ fn operation_bytes(key: &[u8], encoded: &[u8]) -> u64 {
     (key.len() + encoded.len() + 8) as u64
 }
 
-fn empty_map(patience: &Patience) -> SortedMap {
-    SortedMap::beginning_small(patience.budget(), Kind::WriteSet, patience.small())
+fn empty_map(writer_memory: &WriterMemory) -> SortedMap {
+    SortedMap::beginning_small(writer_memory.budget(), Kind::WriteSet, writer_memory.small())
 }
 
 impl Drop for WriteSet {

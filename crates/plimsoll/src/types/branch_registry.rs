@@ -112,9 +112,9 @@ pub(crate) struct Known {
     as_of: Glsn,
     /// The same when they were first loaded. Until it is durable, chains of which this process
     /// knows nothing may come back by a crash.
-    loaded: Option<Glsn>,
+    first_loaded: Option<Glsn>,
     /// The same when they were last loaded.
-    learned: Glsn,
+    last_loaded: Glsn,
     /// Forks of deleted chains, and moments of merges that were followed by others (of main:
     /// `true`), each with a commit at or after that. They are retained until it is durable.
     released: Vec<(Glsn, bool, Glsn)>,
@@ -185,7 +185,7 @@ impl Known {
             let is_alive = chain.name.is_some() && next != id;
             let is_superfluous = || match keeps_merged {
                 true => self.users_of(next, &removed).next().is_none(),
-                false => self.adds_nothing(next, chain, &removed),
+                false => self.is_redundant(next, chain, &removed),
             };
             if is_alive || removed.contains(&next) || !is_superfluous() {
                 continue;
@@ -216,7 +216,7 @@ impl Known {
 
     /// Whether the others contain the same without a chain: none uses it, or only its parent, into
     /// which it was merged, and it contains nothing else.
-    fn adds_nothing(&self, id: u32, chain: &Chain, removed: &BTreeSet<u32>) -> bool {
+    fn is_redundant(&self, id: u32, chain: &Chain, removed: &BTreeSet<u32>) -> bool {
         let mut users = self.users_of(id, removed);
         let mut contained = self.merged.range((id, 0)..=(id, u32::MAX));
         match (users.next(), users.next()) {
@@ -435,10 +435,10 @@ impl Branches {
     }
 
     /// Sets all chains as of `at`. The tags are known as of that or later.
-    pub(crate) fn learn(&self, all: Registry, at: Glsn, tags: &Tags) {
+    pub(crate) fn load(&self, all: Registry, at: Glsn, tags: &Tags) {
         let tagged = tags.named_moments();
         let mut known = self.known();
-        known.loaded.get_or_insert(at);
+        known.first_loaded.get_or_insert(at);
         if at < known.as_of {
             // The chains are known as of a later commit, but not the merges of other processes.
             for (pair, merges) in all.merged {
@@ -456,7 +456,7 @@ impl Branches {
         gone.into_iter().for_each(|id| known.set(id, None, at));
         all.chains.into_iter().for_each(|(id, chain)| known.set(id, Some(chain), at));
         known.replace_merges(all.merged, at);
-        known.learned = at;
+        known.last_loaded = at;
         (known.counter, known.lease, known.as_of) = (all.counter, all.lease, at);
         known.forget_merges(at, &tagged);
     }
@@ -465,7 +465,7 @@ impl Branches {
     ///
     /// # Errors
     /// The budget.
-    pub(crate) fn make_room(&self, budget: &Budget, name: &str) -> Result<()> {
+    pub(crate) fn reserve(&self, budget: &Budget, name: &str) -> Result<()> {
         // Outside of the lock, because the budget may have to free memory.
         self.grow(budget, bytes_of(Some(name)))
     }
@@ -481,7 +481,7 @@ impl Branches {
                 known.lease = Some(lease);
                 return Ok(grown?);
             }
-            // All chains were learned in between, and are charged by another lease.
+            // All chains were loaded in between, and are charged by another lease.
         }
     }
 
@@ -489,7 +489,7 @@ impl Branches {
     ///
     /// # Errors
     /// The budget.
-    pub(crate) fn make_room_for_merge(&self, budget: &Budget) -> Result<()> {
+    pub(crate) fn reserve_for_merge(&self, budget: &Budget) -> Result<()> {
         self.grow(budget, MERGE_BYTES)
     }
 
@@ -499,14 +499,14 @@ impl Branches {
         let tagged = tags.named_moments();
         let mut known = self.known();
         let exists = |id| id == MAIN_CHAIN || known.chains.contains_key(&id);
-        if glsn > known.learned && exists(into) && exists(from) {
+        if glsn > known.last_loaded && exists(into) && exists(from) {
             known.add_merge((into, from), Merged { by: glsn, at: upto });
             known.forget_merges(glsn, &tagged);
         }
     }
 
     /// Ends the lease of a chain that was not created.
-    pub(crate) fn give_room_back(&self, name: &str) {
+    pub(crate) fn release_reserved(&self, name: &str) {
         self.known().shrink(bytes_of(Some(name)));
     }
 
@@ -546,7 +546,7 @@ impl Branches {
     /// durable commit.
     pub(crate) fn moments(&self, of_main: bool, durable: Glsn, limit: usize) -> Option<Vec<Glsn>> {
         let mut known = self.known();
-        known.loaded.filter(|loaded| *loaded <= durable)?;
+        known.first_loaded.filter(|at| *at <= durable)?;
         known.released.retain(|(.., by)| *by > durable);
         let released = known.released.iter().filter(|fork| fork.1 == of_main).map(|fork| fork.0);
         let forks = known.forks[usize::from(!of_main)].keys().copied();

@@ -50,7 +50,7 @@ pub(crate) struct Places {
     /// The last commit that is reflected in these positions.
     as_of: Glsn,
     /// The position of a cursor that is being created. The log is retained from there.
-    coming: Option<Glsn>,
+    pending: Option<Glsn>,
 }
 
 impl Places {
@@ -59,8 +59,8 @@ impl Places {
     }
 
     /// Retains the log for a cursor that is being created; `None` releases it.
-    pub(crate) fn set_coming(&mut self, coming: Option<Glsn>) {
-        self.coming = coming;
+    pub(crate) fn set_pending(&mut self, pending: Option<Glsn>) {
+        self.pending = pending;
     }
 
     /// Notes that a commit of this process has moved a cursor, or has dropped it.
@@ -77,7 +77,7 @@ impl Places {
     }
 
     /// Sets all cursors as of `at`.
-    pub(crate) fn learn(&mut self, all: BTreeMap<String, Glsn>, at: Glsn) {
+    pub(crate) fn load(&mut self, all: BTreeMap<String, Glsn>, at: Glsn) {
         if at >= self.as_of {
             self.durable = all;
             self.as_of = at;
@@ -94,7 +94,7 @@ impl Cursors {
     /// The oldest position of a cursor; [`Glsn::MAX`] if there is none.
     pub(crate) fn oldest(&self) -> Glsn {
         let places = self.places();
-        places.durable.values().copied().chain(places.coming).min().unwrap_or(Glsn::MAX)
+        places.durable.values().copied().chain(places.pending).min().unwrap_or(Glsn::MAX)
     }
 
     /// All cursors, by name.

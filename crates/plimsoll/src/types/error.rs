@@ -320,7 +320,7 @@ impl Error {
             LogError::Dropped { glsn } => Self::Dropped { glsn },
             LogError::Forked { glsn, .. } => Self::Forked { glsn: Some(glsn), message },
             LogError::Poisoned { cause } => Self::Poisoned { cause },
-            LogError::Restless => {
+            LogError::Unsettled => {
                 Self::Behind { cause: "other processes keep changing the log".to_owned() }
             }
             LogError::Format { message } => Self::format(message),

@@ -387,7 +387,7 @@ impl Drop for Dropping<'_> {
 }
 
 impl Known {
-    fn takes_no_more(&self, id: u32) -> bool {
+    fn is_closed(&self, id: u32) -> bool {
         self.dropping == Some(id) || self.dropped.contains_key(&id)
     }
 }
@@ -402,7 +402,7 @@ impl Keyspaces {
     }
 
     /// Records a new keyspace, or its new settings.
-    pub(crate) fn learn(&self, name: &str, record: Record) {
+    pub(crate) fn load(&self, name: &str, record: Record) {
         let mut known = self.write();
         let before = known.by_name.get(name).filter(|before| before.id == record.id);
         let has_zstd = record.has_zstd || before.is_some_and(|before| before.has_zstd);
@@ -415,11 +415,11 @@ impl Keyspaces {
         // Relaxed, like the settings of compression.
         self.any_ttl.store(!known.ttls.is_empty(), Ordering::Relaxed);
         drop(known);
-        self.learn_compression(record.id, record.compression);
+        self.load_compression(record.id, record.compression);
     }
 
     /// Records how values of a keyspace are compressed that are put from now on.
-    pub(crate) fn learn_compression(&self, id: u32, compression: Compression) {
+    pub(crate) fn load_compression(&self, id: u32, compression: Compression) {
         let mut known = self.write();
         match compression {
             Compression::None => _ = known.compressed.remove(&id),
@@ -447,7 +447,7 @@ impl Keyspaces {
     }
 
     /// Blocks all puts into the keyspace until the result is dropped: then the keyspace counts as
-    /// dropped if `learn_dropped` was called, otherwise as unchanged.
+    /// dropped if `load_dropped` was called, otherwise as unchanged.
     #[must_use]
     pub(crate) fn begin_drop(&self, id: u32) -> Dropping<'_> {
         self.write().dropping = Some(id);
@@ -456,7 +456,7 @@ impl Keyspaces {
     }
 
     /// Records that a keyspace was dropped.
-    pub(crate) fn learn_dropped(&self, name: &str, record: Record) {
+    pub(crate) fn load_dropped(&self, name: &str, record: Record) {
         let mut known = self.write();
         if known.by_name.get(name).is_some_and(|live| live.id == record.id) {
             known.by_name.remove(name);
@@ -475,7 +475,7 @@ impl Keyspaces {
             return Ok(());
         }
         let known = self.read();
-        match ids.into_iter().find(|&id| known.takes_no_more(id)) {
+        match ids.into_iter().find(|&id| known.is_closed(id)) {
             None => Ok(()),
             Some(id) => {
                 drop(known);
@@ -637,7 +637,7 @@ mod tests {
     #[test]
     fn a_keyspace_whose_drop_panicked_accepts_puts() {
         let keyspaces = Keyspaces::default();
-        keyspaces.learn("rows", Record::new(7, Retention::Latest, Compression::None));
+        keyspaces.load("rows", Record::new(7, Retention::Latest, Compression::None));
         let dropped = catch_unwind(AssertUnwindSafe(|| {
             let _dropping = keyspaces.begin_drop(7);
             assert!(keyspaces.check_take_more([7]).is_err());

@@ -16,7 +16,7 @@ pub(crate) fn default_memory_bytes() -> u64 {
 }
 
 /// The limit of the container or the memory of the machine, whichever is less.
-pub(crate) fn there_is_bytes() -> u64 {
+pub(crate) fn available_bytes() -> u64 {
     [total_memory_bytes(), cgroup_limit_bytes()].into_iter().flatten().min().unwrap_or(u64::MAX)
 }
 

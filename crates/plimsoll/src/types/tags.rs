@@ -136,7 +136,7 @@ impl Tags {
     }
 
     /// Sets all tags as of `at`.
-    pub(crate) fn learn(&self, all: BTreeMap<String, Tagged>, at: Glsn) {
+    pub(crate) fn load(&self, all: BTreeMap<String, Tagged>, at: Glsn) {
         let mut known = self.known();
         known.loaded.get_or_insert(at);
         if at >= known.as_of {
@@ -253,18 +253,18 @@ mod tests {
     fn a_moment_is_released_once_the_deletion_of_its_tag_is_durable() {
         let known = Tags::default();
         assert_eq!(known.moments(Glsn::MAX), None);
-        known.learn(tags(&[("a", 3), ("b", 5)]), Glsn(10));
+        known.load(tags(&[("a", 3), ("b", 5)]), Glsn(10));
         assert_eq!(known.moments(Glsn(9)), None, "a deletion that was loaded may be undone");
         let moments = |durable| known.moments(Glsn(durable)).unwrap();
         assert_eq!(moments(10), [Glsn(3), Glsn(5)]);
-        known.learn(tags(&[("b", 5)]), Glsn(12));
+        known.load(tags(&[("b", 5)]), Glsn(12));
         assert_eq!(moments(11), [Glsn(5), Glsn(3)]);
         assert_eq!(known.of(Glsn(3)).map(|tag| tag.micros), Some(30));
         assert_eq!(moments(12), [Glsn(5)]);
         assert_eq!(known.of(Glsn(3)), None);
         assert_eq!(known.of(Glsn(5)).map(|tag| tag.micros), Some(50));
         // An older state changes nothing.
-        known.learn(tags(&[]), Glsn(11));
+        known.load(tags(&[]), Glsn(11));
         known.changed("b", None, Glsn(12));
         assert_eq!((known.count(), known.find("b").map(|tag| tag.at)), (1, Some(Glsn(5))));
         known.changed("c", Some(Tagged { at: Glsn(9), micros: 90, is_exact: true }), Glsn(13));

@@ -324,7 +324,7 @@ pub fn warm_image(path: impl AsRef<Path>, options: &Options) -> Result<WarmImage
     let mut image = WarmImage::default();
     let (mut oldest, mut newest) = (None, None);
     for (name, len) in list(disk, &dir)? {
-        let seen = look_at_file(disk, &dir, name, &mut |header| {
+        let seen = report_headers(disk, &dir, name, &mut |header| {
             image.segments += 1;
             match header.kind {
                 Kind::Pages => image.pages = image.pages.saturating_add(header.entries),
@@ -354,7 +354,7 @@ pub fn warm_image(path: impl AsRef<Path>, options: &Options) -> Result<WarmImage
 }
 
 /// Reports the headers in a file; returns whether the file exists.
-fn look_at_file(
+fn report_headers(
     disk: &dyn Disk,
     dir: &Path,
     name: Name,

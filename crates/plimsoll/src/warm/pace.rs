@@ -38,7 +38,7 @@ pub(super) struct Pace {
     /// The time at the beginning of the current portion.
     begun: ThreadTime,
     /// `None` before the first move.
-    gait: Option<Gait>,
+    pacing: Option<Pacing>,
 }
 
 /// The next action of the thread.
@@ -49,7 +49,7 @@ pub(super) enum Move {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Gait {
+struct Pacing {
     /// Whether the thread has slept since the last portion.
     paused: bool,
     /// The length of the last pause, or of the next one.
@@ -62,7 +62,7 @@ impl Pace {
     pub(super) fn of_this_thread(spare: u64) -> Self {
         let clock = ThreadClock::of_this_thread();
         let begun = clock.now().unwrap_or_default();
-        Self { processors: Processors::of_this_machine(), clock, spare, begun, gait: None }
+        Self { processors: Processors::of_this_machine(), clock, spare, begun, pacing: None }
     }
 
     /// The next move. The first is a pause, because the delay until the thread runs again after it
@@ -74,29 +74,31 @@ impl Pace {
             ran_nanos: now.ran_nanos.saturating_sub(self.begun.ran_nanos),
             queued_nanos: now.queued_nanos.saturating_sub(self.begun.queued_nanos),
         };
-        let gait = match self.gait {
-            None => Gait { paused: true, pause: PAUSE_MIN },
-            Some(gait) if portion.ran_nanos < PORTION_NANOS && gait.goes_on(is_crowded) => {
+        let pacing = match self.pacing {
+            None => Pacing { paused: true, pause: PAUSE_MIN },
+            Some(pacing)
+                if portion.ran_nanos < PORTION_NANOS && pacing.may_continue(is_crowded) =>
+            {
                 return Move::Step;
             }
-            Some(gait) => gait.after(is_crowded || has_queued(portion)),
+            Some(pacing) => pacing.after(is_crowded || has_queued(portion)),
         };
-        (self.gait, self.begun) = (Some(gait), now);
-        match gait.paused {
-            true => Move::Pause(gait.pause),
+        (self.pacing, self.begun) = (Some(pacing), now);
+        match pacing.paused {
+            true => Move::Pause(pacing.pause),
             false => Move::Step,
         }
     }
 }
 
-impl Gait {
+impl Pacing {
     /// Whether a portion that was begun continues.
-    fn goes_on(self, is_crowded: bool) -> bool {
+    fn may_continue(self, is_crowded: bool) -> bool {
         // After a pause of the maximum length, the portion continues even if processors are short.
         !self.paused && (!is_crowded || self.pause == PAUSE_MAX)
     }
 
-    /// The gait after a portion; `short`: whether processors were short.
+    /// The pacing after a portion; `short`: whether processors were short.
     fn after(self, short: bool) -> Self {
         match (short, self.paused) {
             (false, _) => Self { paused: false, pause: PAUSE_MIN },
@@ -118,27 +120,30 @@ fn has_queued(portion: ThreadTime) -> bool {
 mod tests {
     use super::*;
 
-    fn millis(pauses: &[Gait]) -> Vec<u128> {
-        pauses.iter().map(|gait| if gait.paused { gait.pause.as_millis() } else { 0 }).collect()
+    fn millis(pauses: &[Pacing]) -> Vec<u128> {
+        pauses
+            .iter()
+            .map(|pacing| if pacing.paused { pacing.pause.as_millis() } else { 0 })
+            .collect()
     }
 
     #[test]
     fn pauses_grow_while_processors_are_short_and_a_portion_follows_each_of_the_longest() {
-        let mut gait = Gait { paused: true, pause: PAUSE_MIN };
-        let mut gaits = Vec::new();
+        let mut pacing = Pacing { paused: true, pause: PAUSE_MIN };
+        let mut pacings = Vec::new();
         for _ in 0..12 {
-            gait = gait.after(true);
-            gaits.push(gait);
+            pacing = pacing.after(true);
+            pacings.push(pacing);
         }
-        assert_eq!(millis(&gaits), [2, 4, 8, 16, 0, 16, 0, 16, 0, 16, 0, 16]);
-        assert!(gaits[4].goes_on(true) && !gaits[3].goes_on(true));
+        assert_eq!(millis(&pacings), [2, 4, 8, 16, 0, 16, 0, 16, 0, 16, 0, 16]);
+        assert!(pacings[4].may_continue(true) && !pacings[3].may_continue(true));
     }
 
     #[test]
     fn a_free_processor_ends_the_pauses_and_makes_the_next_one_short() {
-        let free = Gait { paused: true, pause: PAUSE_MAX }.after(false);
+        let free = Pacing { paused: true, pause: PAUSE_MAX }.after(false);
         assert_eq!(millis(&[free, free.after(false), free.after(true)]), [0, 0, 1]);
-        assert!(free.goes_on(false) && !free.goes_on(true));
+        assert!(free.may_continue(false) && !free.may_continue(true));
     }
 
     #[test]

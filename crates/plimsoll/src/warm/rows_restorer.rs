@@ -175,7 +175,7 @@ impl RowsRestorer {
             let number = name.segment_number(place);
             let (header, body, sum) = open(&bytes[..len], Kind::Rows, number)?;
             let mut loads = 0;
-            let taken = self.take_in(context, counts, &header, (body, sum), &mut loads)?;
+            let taken = self.restore_rows_of(context, counts, &header, (body, sum), &mut loads)?;
             step.bytes += loads * PAGE_BYTES as u64;
             match taken {
                 Taken::All => {
@@ -301,7 +301,7 @@ impl RowsRestorer {
 
     /// Restores the rows of a segment, given its body with the checksum. `loads` starts at 0 and
     /// counts pages that were not in memory.
-    fn take_in(
+    fn restore_rows_of(
         &mut self,
         context: &Context,
         counts: &Counts,
@@ -333,10 +333,11 @@ impl RowsRestorer {
                 Group::read(context, &view, (body, at), header.position.glsn, loads)?;
             hit(Border::RowsRead);
             if !group.rows.is_empty() {
-                let brought = context.row_cache.bring_back((view.set, &view.rows), &group.rows);
+                let brought =
+                    context.row_cache.restore_entries((view.set, &view.rows), &group.rows);
                 counts.rows.fetch_add(brought.entered, Ordering::Relaxed);
                 if !is_all_older && brought.entered > 0 {
-                    hit(Border::RowBelieved);
+                    hit(Border::RowValidated);
                 }
                 match brought.stopped {
                     None => {}

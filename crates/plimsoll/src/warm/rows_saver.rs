@@ -21,7 +21,7 @@ use std::sync::{Arc, Weak};
 
 use plimsoll_log::glsn::{Glsn, Position};
 use plimsoll_memory::budget::{Kind as Memory, Lease};
-use plimsoll_memory::cache::{Cache, Census, Changes, Copies, Standing};
+use plimsoll_memory::cache::{Cache, Census, Changes, Copies, QueueKind};
 
 use crate::borders::{Border, hit};
 use crate::rowcache::past::is_of_the_past;
@@ -58,7 +58,7 @@ const NEW: u32 = 1 << 31;
 const PARTS_AT_ONCE: u64 = 16;
 
 /// Bytes charged to the allowance for examining a part.
-const BYTES_FOR_A_LOOK: u64 = 128 << 10;
+const EXAMINED_PART_BYTES: u64 = 128 << 10;
 
 /// The schedule of the image of rows, and the known state of the one on disk.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ struct Round {
     manifest: u64,
     position: Position,
     /// The remaining part of each queue.
-    left: [(Standing, Range<u64>); 2],
+    left: [(QueueKind, Range<u64>); 2],
     seen: Vec<u32>,
     wrote: bool,
 }
@@ -134,7 +134,7 @@ impl RowsSaver {
 
     /// Called when pages are saved. If rows would be due a little later, makes them due now, so
     /// that their thread wakes once for both.
-    pub(super) fn come_along(&mut self, now: u64) {
+    pub(super) fn bring_forward(&mut self, now: u64) {
         if self.due.saturating_sub(now) < TOGETHER_NANOS {
             self.due = self.due.min(now);
         }
@@ -143,7 +143,7 @@ impl RowsSaver {
     /// Starts a round, or continues one until a file was written; returns the bytes charged to the
     /// allowance.
     pub(super) fn step(&mut self, context: &Context, counts: &Counts, now: u64) -> Result<u64> {
-        let used = self.go_on(context, counts);
+        let used = self.run_step(context, counts);
         if self.round.is_none() {
             self.due = now.saturating_add(nanos(context.interval));
         }
@@ -160,14 +160,14 @@ impl RowsSaver {
         // Discard the round in progress, because its position is older than that of a new one.
         self.round = None;
         loop {
-            self.go_on(context, counts)?;
+            self.run_step(context, counts)?;
             if self.round.is_none() || !is_time() {
                 return Ok(());
             }
         }
     }
 
-    fn go_on(&mut self, context: &Context, counts: &Counts) -> Result<u64> {
+    fn run_step(&mut self, context: &Context, counts: &Counts) -> Result<u64> {
         let used = self.make_some(context, counts);
         if used.is_err() {
             // Make the next step read the files on disk again.
@@ -188,28 +188,28 @@ impl RowsSaver {
         }
         let (Some(round), Some(own)) = (&mut self.round, &mut self.own) else { return Ok(0) };
         for looks in 1..=PARTS_AT_ONCE {
-            let Some((number, standing, places)) = round.next() else {
+            let Some((number, queue_kind, places)) = round.next() else {
                 own.end(context, round)?;
                 self.round = None;
-                return Ok(looks * BYTES_FOR_A_LOOK);
+                return Ok(looks * EXAMINED_PART_BYTES);
             };
-            if let Made::Wrote(bytes) = own.make(context, round, number, standing, places)? {
+            if let Made::Wrote(bytes) = own.make(context, round, number, queue_kind, places)? {
                 round.wrote = true;
                 counts
                     .segments
                     .fetch_add(bytes.div_ceil(SEGMENT_BYTES_MAX as u64), Ordering::Relaxed);
                 counts.bytes.fetch_add(bytes, Ordering::Relaxed);
-                return Ok(bytes + looks * BYTES_FOR_A_LOOK);
+                return Ok(bytes + looks * EXAMINED_PART_BYTES);
             }
         }
-        Ok(PARTS_AT_ONCE * BYTES_FOR_A_LOOK)
+        Ok(PARTS_AT_ONCE * EXAMINED_PART_BYTES)
     }
 
     /// Decides whether a round is needed.
     fn begin(&mut self, context: &Context) -> Result<Option<Round>> {
         // Read before the cache is looked up: the current cache was notified of every flush up to
         // this position. A cache that was replaced is not notified any more.
-        let told = context.index.runs.told_to_rows(context.sequencer.applied())?;
+        let told = context.index.runs.rows_invalidated_upto(context.sequencer.applied())?;
         let (position, manifest) = (told, context.index.runs.manifest_number());
         #[cfg(test)]
         tests::between();
@@ -235,11 +235,11 @@ impl RowsSaver {
             return Ok(None);
         }
         let mut words = context.row_cache.share_bytes() / 8;
-        let left = [Standing::Protected, Standing::Probation].map(|standing| {
-            let places = cache.places(standing);
+        let left = [QueueKind::Protected, QueueKind::Probation].map(|queue_kind| {
+            let places = cache.places(queue_kind);
             let end = places.end.min(places.start + words);
             words -= end - places.start;
-            (standing, places.start..end)
+            (queue_kind, places.start..end)
         });
         Ok(Some(Round { cache, changes, manifest, position, left, seen: Vec::new(), wrote: false }))
     }
@@ -247,18 +247,18 @@ impl RowsSaver {
 
 impl Round {
     /// The next part of a queue: the number of its file, and its places.
-    fn next(&mut self) -> Option<(u32, Standing, Range<u64>)> {
-        let (standing, left) = self.left.iter_mut().find(|(_, left)| left.start < left.end)?;
+    fn next(&mut self) -> Option<(u32, QueueKind, Range<u64>)> {
+        let (queue_kind, left) = self.left.iter_mut().find(|(_, left)| left.start < left.end)?;
         let part = left.start / PLACES_OF_A_FILE;
         let places = left.start..left.end.min((part + 1) * PLACES_OF_A_FILE);
         let number =
-            part as u32 & (NEW - 1) | if *standing == Standing::Probation { NEW } else { 0 };
-        Some((number, *standing, places))
+            part as u32 & (NEW - 1) | if *queue_kind == QueueKind::Probation { NEW } else { 0 };
+        Some((number, *queue_kind, places))
     }
 
     /// The first entry after the examined part begins at `next`.
-    fn pass(&mut self, standing: Standing, next: u64) {
-        let of = |(left, _): &&mut (Standing, Range<u64>)| *left == standing;
+    fn pass(&mut self, queue_kind: QueueKind, next: u64) {
+        let of = |(left, _): &&mut (QueueKind, Range<u64>)| *left == queue_kind;
         let (_, left) = self.left.iter_mut().find(of).expect("there are two");
         left.start = next;
     }
@@ -302,19 +302,20 @@ impl Own {
         context: &Context,
         round: &mut Round,
         number: u32,
-        standing: Standing,
+        queue_kind: QueueKind,
         places: Range<u64>,
     ) -> Result<Made> {
-        let (census, next) = round.cache.count_entries(standing, places.clone(), OBJECT_BYTES_MAX);
-        round.pass(standing, next);
+        let (census, next) =
+            round.cache.count_entries(queue_kind, places.clone(), OBJECT_BYTES_MAX);
+        round.pass(queue_kind, next);
         if census.entries == 0 {
             return Ok(Made::Same);
         }
         round.seen.push(number);
         let places = places.start..next;
         if let Some(file) = self.files.get(&number)
-            && file.will_do(&places, census)
-            && (file.at >= round.position.glsn || !file.is_stale(context, round, standing)?)
+            && file.is_recent_enough(&places, census)
+            && (file.at >= round.position.glsn || !file.is_stale(context, round, queue_kind)?)
         {
             return Ok(Made::Same);
         }
@@ -325,7 +326,7 @@ impl Own {
         if !self.files.contains_key(&number) {
             self.lease.grow(BYTES_OF_A_FILE)?;
         }
-        let file = write(context, round, self.name(number), standing, places, census)?;
+        let file = write(context, round, self.name(number), queue_kind, places, census)?;
         let bytes = file.bytes;
         self.files.insert(number, file);
         Ok(Made::Wrote(bytes))
@@ -382,7 +383,7 @@ fn is_there(there: &[(RowsName, u64)], name: RowsName, bytes: u64) -> bool {
 
 impl OnDisk {
     /// Whether a large part of it would be skipped if it were restored now. Reads no page.
-    fn is_stale(&self, context: &Context, round: &Round, standing: Standing) -> Result<bool> {
+    fn is_stale(&self, context: &Context, round: &Round, queue_kind: QueueKind) -> Result<bool> {
         let view = context.index.sources.view();
         let dropped = match &self.keyspaces {
             Some(keyspaces) => {
@@ -401,7 +402,7 @@ impl OnDisk {
         let (mut asked, mut stale) = (0, 0);
         let mut at = self.places.start;
         while at < self.places.end {
-            at = round.cache.copy_entries(standing, at..self.places.end, &mut copies);
+            at = round.cache.copy_entries(queue_kind, at..self.places.end, &mut copies);
             for copied in copies.iter().step_by(SAMPLE).filter(|copied| !is_of_the_past(copied.key))
             {
                 let Some((version, ..)) =
@@ -417,7 +418,7 @@ impl OnDisk {
     }
 
     /// Whether it is still good enough for these places, given their current contents.
-    fn will_do(&self, places: &Range<u64>, now: Census) -> bool {
+    fn is_recent_enough(&self, places: &Range<u64>, now: Census) -> bool {
         let of = self.census;
         let gone = of.entries.saturating_sub(now.entries);
         let warmed = now.touches.saturating_sub(of.touches);
@@ -434,7 +435,7 @@ fn write(
     context: &Context,
     round: &Round,
     name: RowsName,
-    standing: Standing,
+    queue_kind: QueueKind,
     places: Range<u64>,
     census: Census,
 ) -> Result<OnDisk> {
@@ -466,7 +467,7 @@ fn write(
             // Loaded before the copy: rows that a range deletion hides leave the cache before the
             // range deletion leaves the view.
             let view = context.index.sources.view();
-            let next = round.cache.copy_entries(standing, at..places.end, &mut copies);
+            let next = round.cache.copy_entries(queue_kind, at..places.end, &mut copies);
             for copied in copies.iter().filter(|copied| Rounds::of(copied.touches) == when) {
                 let Some((glsn, expiry, value)) = parts_of(copied.value) else { continue };
                 let bytes = copied.key.len() + copied.value.len();

@@ -71,7 +71,7 @@ impl Saver {
     }
 
     /// Records a segment that is on disk.
-    pub(super) fn knows(&mut self, segment: SegmentOnDisk) {
+    pub(super) fn note_on_disk(&mut self, segment: SegmentOnDisk) {
         let at = segment.number as usize;
         if self.written.len() <= at {
             self.written.resize(at + 1, None);
@@ -81,7 +81,7 @@ impl Saver {
 
     /// Starts a round, or continues one until a segment was written; returns the bytes written.
     pub(super) fn step(&mut self, context: &Context, counts: &Counts, now: u64) -> Result<u64> {
-        let wrote = self.go_on(context, counts);
+        let wrote = self.run_step(context, counts);
         if self.round.is_none() {
             self.due = now.saturating_add(nanos(context.interval));
         }
@@ -93,14 +93,14 @@ impl Saver {
         // Discard the round in progress, because a new one is more current.
         self.round = None;
         loop {
-            self.go_on(context, counts)?;
+            self.run_step(context, counts)?;
             if self.round.is_none() {
                 return Ok(());
             }
         }
     }
 
-    fn go_on(&mut self, context: &Context, counts: &Counts) -> Result<u64> {
+    fn run_step(&mut self, context: &Context, counts: &Counts) -> Result<u64> {
         let round = match self.round.take() {
             Some(round) => round,
             None => {
@@ -176,7 +176,7 @@ impl Saver {
         hit(Border::ImageMade);
         put(context, number, bytes)?;
         round.changed = true;
-        self.knows(written);
+        self.note_on_disk(written);
         Ok(Made::Wrote(written.bytes))
     }
 

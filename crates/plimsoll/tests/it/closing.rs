@@ -172,7 +172,7 @@ fn nothing_is_read_from_a_store_that_is_closed() {
     let mut buffer = [0; 1000];
     assert_eq!(reader.read(&mut buffer).unwrap(), 1000);
     db.close().unwrap();
-    let patience = Duration::from_secs(60);
+    let timeout = Duration::from_secs(60);
     let errors = [
         snapshot.get(&keyspace, b"a").map(drop).unwrap_err(),
         snapshot.get(&keyspace, b"not there").map(drop).unwrap_err(),
@@ -190,7 +190,7 @@ fn nothing_is_read_from_a_store_that_is_closed() {
         other.snapshot_at(Moment::Glsn(Glsn(1))).map(drop).unwrap_err(),
         other.snapshot_at(Moment::Time(SystemTime::UNIX_EPOCH)).map(drop).unwrap_err(),
         scan.next().unwrap().map(drop).unwrap_err(),
-        follow.next_timeout(patience).map(drop).unwrap_err(),
+        follow.next_timeout(timeout).map(drop).unwrap_err(),
         log.read(Glsn(1)).map(drop).unwrap_err(),
         log.commit(Glsn(1)).map(drop).unwrap_err(),
         log.commits(Glsn(1)).map(drop).unwrap_err(),

@@ -379,7 +379,7 @@ fn a_transaction_that_popped_a_queue_leaves_its_gaps_to_others() {
     tx.commit().unwrap();
     let before = count_here(Border::GapSkipped);
     assert_eq!(db.snapshot().first(&queue).unwrap().unwrap().0, key(200));
-    assert!(count_here(Border::GapSkipped) > before, "the first walk after the commit");
+    assert!(count_here(Border::GapSkipped) > before, "the first scan after the commit");
     let rest: Vec<_> = db.snapshot().iter(&queue).unwrap().map(|pair| pair.unwrap().0).collect();
     assert!(rest.iter().cloned().eq(std::iter::once(200).chain(400..500).map(key)));
 }

@@ -40,12 +40,12 @@ pub(crate) fn close_standard_streams() {
 }
 
 /// A child that has not ended after this time is stuck.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The exit code of a child, if it ends in time; otherwise it is killed.
 pub(crate) fn wait_for(child: Pid) -> Option<i32> {
     let begun = Instant::now();
-    while begun.elapsed() < PATIENCE {
+    while begun.elapsed() < TIMEOUT {
         if let Some((_, status)) = waitpid(Some(child), WaitOptions::NOHANG).unwrap() {
             return status.exit_status();
         }
@@ -320,7 +320,7 @@ fn process_with_child(path: &Path, ready: &Path, is_shared: bool) -> (Pid, Pid) 
     let child = loop {
         match fs::read_to_string(ready) {
             Ok(text) => break Pid::from_raw(text.parse().unwrap()).unwrap(),
-            Err(_) => assert!(begun.elapsed() < PATIENCE, "the parent has not opened the store"),
+            Err(_) => assert!(begun.elapsed() < TIMEOUT, "the parent has not opened the store"),
         }
         thread::sleep(Duration::from_millis(2));
     };

@@ -121,8 +121,8 @@ fn every_form_of_a_range_compiles_and_means_what_it_does_in_std() {
     assert_eq!((changed(""), changed("c")), (5, 1));
     assert_eq!(db.history(&ks, [b'c']).unwrap().count(), 1);
     let snapshot = db.snapshot();
-    assert_eq!(snapshot.pass_damage(&ks, "b".."d", false).unwrap(), None);
-    assert_eq!(snapshot.pass_damage(&ks, .., true).unwrap(), None);
+    assert_eq!(snapshot.skip_damage(&ks, "b".."d", false).unwrap(), None);
+    assert_eq!(snapshot.skip_damage(&ks, .., true).unwrap(), None);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use plimsoll::{Db, Error, Glsn, Keyspace, Options, Retention};
 use plimsoll_disk::clock::{Clock, SystemClock};
-use plimsoll_disk::crew::running;
+use plimsoll_disk::job_pool::running;
 use plimsoll_disk::os::OsDisk;
 
 use crate::members::{default, number, open, options, trim_beyond, verify};
@@ -375,7 +375,7 @@ fn a_keeper_that_has_lost_a_thread_is_replaced() {
             tx.commit().unwrap();
             rows += count;
         };
-        // Its thread that answers nudges is alive, but nobody must wait for ever for a flush or a
+        // Its thread that answers pings is alive, but nobody must wait for ever for a flush or a
         // merge. Another thread may do the work before the one that must panic.
         let begun = Instant::now();
         while clock.is_armed.load(Ordering::SeqCst) {

@@ -51,8 +51,8 @@ impl World {
         let (process, disk): (_, Arc<dyn Disk>) = self.disk.process(pid);
         let (clock, others) = (Arc::clone(&self.clock), Arc::clone(&self.others));
         let leaving = Arc::clone(&self.leaving);
-        process.when_idle(move |patience| {
-            clock.advance(patience);
+        process.when_idle(move |timeout| {
+            clock.advance(timeout);
             let leaves = leaving.lock().unwrap().take();
             if let Some(db) = leaves {
                 db.close().unwrap();

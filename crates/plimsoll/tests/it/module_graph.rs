@@ -40,7 +40,7 @@ const STOREYS: [(&str, &str, &[&str]); 3] = [
             "run",
             "manifest",
             "sources",
-            "walk",
+            "iter",
             "plan",
             "runs",
             "write",

@@ -218,7 +218,7 @@ fn a_failed_sync_of_an_earlier_close_harms_no_later_commit() {
             put(&db, 0..20);
             world.disk.fail_sync(failing);
             let failed = db.close().is_err();
-            world.disk.fail_nothing_to_come();
+            world.disk.cancel_failures();
             let db = world.open(is_shared, false);
             put(&db, 20..23);
             world.disk.cut_power();

@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use plimsoll::borders::{Border, at_next, do_now};
+use plimsoll::borders::{Border, at_next, run_pending};
 use plimsoll::{Db, Error, Keyspace, Result};
 
 use crate::content::Content;
@@ -54,7 +54,7 @@ impl Driver {
         }
         // If the point was not reached, run the deed afterwards, so that every setting of the store
         // runs the same operations.
-        do_now();
+        run_pending();
         self.absorb_amid()?;
         let answer = answer?;
         // A snapshot opened while versions were dropped must still see everything visible at its
@@ -77,7 +77,7 @@ impl Driver {
             Within::MomentAsked => Border::MomentAsked,
             Within::SourcesTaken => Border::SourcesTaken,
             Within::ValueLoaded => Border::ValueLoaded,
-            Within::WalkSat => Border::WalkSat,
+            Within::IteratorAttached => Border::IteratorAttached,
             Within::CursorHeld => Border::CursorHeld,
             Within::LargeWritten => Border::LargeWritten,
             Within::TrimAsked => Border::TrimAsked,

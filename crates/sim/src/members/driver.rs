@@ -228,7 +228,7 @@ impl Driver {
             return Ok(());
         }
         if !is_open {
-            self.sit_down(member);
+            self.attach(member);
         }
         let order = self.order(member, act);
         self.note_pending(member, &order);
@@ -314,7 +314,7 @@ impl Driver {
         }
     }
 
-    fn sit_down(&mut self, member: u8) {
+    fn attach(&mut self, member: u8) {
         self.next_pid += 1;
         let (process, disk) = self.world.disk.process(self.next_pid);
         let crew = Arc::clone(&self.crew);
@@ -550,7 +550,7 @@ impl Driver {
     /// Closes or kills all processes, and opens the store in one process alone.
     fn alone(&mut self) -> Outcome {
         let members: Vec<u8> = self.seats.keys().copied().collect();
-        self.disk().fail_nothing_to_come();
+        self.disk().cancel_failures();
         self.disk().cut_power_at_sync(u64::MAX);
         self.armed.clear();
         for member in &members {

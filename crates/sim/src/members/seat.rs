@@ -143,7 +143,7 @@ impl Seat {
     /// Resumes a stopped act, or unwinds it if the process is dead, and waits for its end.
     pub(super) fn end_job(&mut self) -> Option<(Order, Ended)> {
         let (order, job) = self.job.take()?;
-        self.process.go_on();
+        self.process.resume();
         Some((order, job.join().unwrap_or_else(|_| Err("its thread panicked".to_owned()))))
     }
 

@@ -13,7 +13,7 @@ pub enum Within {
     /// After a value was loaded, before it enters the row cache.
     ValueLoaded,
     /// After an iterator has positioned itself in its sources.
-    WalkSat,
+    IteratorAttached,
     /// After the log is pinned for a new cursor, before the cursor is committed.
     CursorHeld,
     /// While a value is written to a blob file.
@@ -36,7 +36,7 @@ impl Within {
         (Within::MomentAsked, "moment-asked"),
         (Within::SourcesTaken, "sources-taken"),
         (Within::ValueLoaded, "value-loaded"),
-        (Within::WalkSat, "walk-sat"),
+        (Within::IteratorAttached, "iterator-attached"),
         (Within::CursorHeld, "cursor-held"),
         (Within::LargeWritten, "large-written"),
         (Within::TrimAsked, "trim-asked"),

@@ -19,29 +19,29 @@ pub(super) fn in_words(counts: &Counts) -> String {
 }
 
 /// Lists skipped files and commits on stderr, with reasons.
-pub(super) fn tell_left_out(counts: &Counts) {
+pub(super) fn print_left_out(counts: &Counts) {
     let files = ["file version", "file versions"];
-    tell(&counts.missing, files, "the repository lacks its content", show_file);
-    tell(
+    print_items(&counts.missing, files, "the repository lacks its content", show_file);
+    print_items(
         &counts.unfit,
         files,
         "a store accepts paths up to 4 KiB and files up to 1 GiB",
         show_file,
     );
     let why = "the repository lacks some of its folders; the next commit includes its changes";
-    tell(&counts.commits, ["commit", "commits"], why, |commit| {
+    print_items(&counts.commits, ["commit", "commits"], why, |commit| {
         format!("{}: {}", commit.id, commit.why)
     });
 }
 
 /// Lists the branches that were not moved.
-pub(super) fn tell_diverged(counts: &Counts) {
+pub(super) fn print_diverged(counts: &Counts) {
     let why = "the repository's branch does not contain the last imported commit, so it was \
                rewritten; delete the store's branch to import it again";
-    tell(&counts.diverged, ["branch", "branches"], why, Clone::clone);
+    print_items(&counts.diverged, ["branch", "branches"], why, Clone::clone);
 }
 
-pub(crate) fn tell<T>(
+pub(crate) fn print_items<T>(
     left_out: &LeftOut<T>,
     [one, many]: [&str; 2],
     why: &str,

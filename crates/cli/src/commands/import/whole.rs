@@ -48,7 +48,7 @@ pub(super) fn run(
         if progress.visible() {
             progress.say(report::in_words(counts));
         }
-        if interrupt.came() {
+        if interrupt.was_received() {
             let imported = imported(counts);
             drop((progress, import));
             db.close()?;
@@ -60,7 +60,7 @@ pub(super) fn run(
     let counts = import.finish()?;
     let limit_bytes = db.stats().memory.limit_bytes;
     db.close()?;
-    report::tell_diverged(&counts);
+    report::print_diverged(&counts);
     output.report(&format!("However, {}.", imported(&counts)), |output| {
         output.facts(&report::facts(&counts, &effort, limit_bytes, &args.store, output.reader()))
     })?;

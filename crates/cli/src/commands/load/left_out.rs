@@ -29,7 +29,7 @@ impl LeftOut {
     }
 
     /// Lists the first ones on stderr.
-    pub(super) fn tell(&self, name: &str) {
+    pub(super) fn print(&self, name: &str) {
         for (line, message) in &self.first {
             say(format_args!("{name}, line {line}: {message}; this row is left out"));
         }

@@ -25,7 +25,7 @@ pub(super) struct Counts {
     pub(super) bytes: u64,
     pub(super) left_out: u64,
     pub(super) interrupted: bool,
-    pub(super) how_to_go_on: String,
+    pub(super) resume_advice: String,
 }
 
 /// Why the load stopped.
@@ -100,7 +100,7 @@ impl<'a> Loader<'a> {
 
     pub(super) fn load(&mut self, rows: &Ahead, tell: &mut dyn FnMut()) -> Stop {
         loop {
-            if self.interrupt.came() {
+            if self.interrupt.was_received() {
                 return Stop::Interrupted;
             }
             let block = rows.take();
@@ -110,7 +110,7 @@ impl<'a> Loader<'a> {
                     self.passed += 1;
                     continue;
                 }
-                if self.interrupt.came() {
+                if self.interrupt.was_received() {
                     return Stop::Interrupted;
                 }
                 match checked(row) {
@@ -177,8 +177,9 @@ impl<'a> Loader<'a> {
                 Writes::All(load) => load.commit(),
                 Writes::Batch(transaction) => transaction.commit(),
             };
-            committed
-                .inspect_err(|error| self.note_doubt(error, InDoubt { rows: open.rows, glsn }))?;
+            committed.inspect_err(|error| {
+                self.note_in_doubt(error, InDoubt { rows: open.rows, glsn })
+            })?;
             self.counts.transactions += 1;
             self.counts.rows += open.rows;
             self.counts.bytes += open.bytes;
@@ -188,7 +189,7 @@ impl<'a> Loader<'a> {
     }
 
     /// Records a failed commit whose outcome is unknown. After other errors, it certainly failed.
-    fn note_doubt(&mut self, error: &Error, commit: InDoubt) {
+    fn note_in_doubt(&mut self, error: &Error, commit: InDoubt) {
         if matches!(error, Error::Poisoned { .. } | Error::Stalled { .. }) {
             self.in_doubt = Some(commit);
         }
@@ -203,25 +204,25 @@ impl<'a> Loader<'a> {
             Stop::Store(_) => false,
         };
         let committed = if keep { self.commit() } else { Ok(()) };
-        self.left_out.tell(name);
+        self.left_out.print(name);
         self.counts.left_out = self.left_out.count();
         if matches!(stop, Stop::End) && self.passed < self.args.skip {
             let rows = count_of(self.passed, "row", "rows");
             say(format_args!("{name} has {rows}, and --skip {} skips all of them", self.args.skip));
         }
-        let how_to_go_on = self.how_to_go_on(&stop);
+        let resume_advice = self.resume_advice(&stop);
         match (stop, committed) {
             (Stop::End, Ok(())) => Ok(self.counts),
             (Stop::Interrupted, Ok(())) | (Stop::End, Err(Error::Cancelled)) => {
-                Ok(Counts { interrupted: true, how_to_go_on, ..self.counts })
+                Ok(Counts { interrupted: true, resume_advice, ..self.counts })
             }
-            (Stop::Row(problem), Ok(())) => Err(problem.in_file(name).advise(&how_to_go_on)),
-            (Stop::Store(failure), _) => Err(failure.advise(&how_to_go_on)),
-            (_, Err(error)) => Err(Failure::from(error).advise(&how_to_go_on)),
+            (Stop::Row(problem), Ok(())) => Err(problem.in_file(name).advise(&resume_advice)),
+            (Stop::Store(failure), _) => Err(failure.advise(&resume_advice)),
+            (_, Err(error)) => Err(Failure::from(error).advise(&resume_advice)),
         }
     }
 
-    fn how_to_go_on(&self, stop: &Stop) -> String {
+    fn resume_advice(&self, stop: &Stop) -> String {
         let rows = self.passed_at_commit;
         if let Some(in_doubt) = &self.in_doubt {
             let loaded = match self.counts.rows {
@@ -325,7 +326,7 @@ mod tests {
     }
 
     /// The message after a failed last commit of two rows; five rows were put before it.
-    fn told(batch: Option<u64>, error: Error) -> String {
+    fn failure_message(batch: Option<u64>, error: Error) -> String {
         let db = Db::in_memory(Options::new().memory_bytes(16 << 20)).unwrap();
         let args = args(batch);
         let interrupt = Interrupt::listen().unwrap();
@@ -336,16 +337,16 @@ mod tests {
         }
         assert!(loader.open.is_none());
         loader.passed += 2;
-        loader.note_doubt(&error, InDoubt { rows: 2, glsn: Glsn(8) });
+        loader.note_in_doubt(&error, InDoubt { rows: 2, glsn: Glsn(8) });
         let failure = loader.finish("rows.csv", Stop::Store(error.into())).unwrap_err();
-        let Failure::Said { message, .. } = failure else { panic!("{failure:?}") };
+        let Failure::Message { message, .. } = failure else { panic!("{failure:?}") };
         message
     }
 
     #[test]
     fn failed_sync_reports_commit_in_doubt_with_glsn() {
         let poisoned = || Error::Poisoned { cause: "a sync failed".to_owned() };
-        let all = told(None, poisoned());
+        let all = failure_message(None, poisoned());
         for words in [
             "may or may not be in the store",
             "GLSN is 8",
@@ -362,10 +363,11 @@ mod tests {
             "{all}"
         );
         assert!(
-            told(None, Error::Stalled { pid: None }).contains("may or may not be in the store")
+            failure_message(None, Error::Stalled { pid: None })
+                .contains("may or may not be in the store")
         );
         assert!(!all.contains("Nothing was loaded"), "{all}");
-        let batch = told(Some(5), poisoned());
+        let batch = failure_message(Some(5), poisoned());
         for words in [
             "5 rows were loaded.",
             "GLSN is 8",
@@ -379,6 +381,6 @@ mod tests {
             message: "full".to_owned(),
             source: None,
         };
-        assert!(told(None, full).contains("Nothing was loaded"));
+        assert!(failure_message(None, full).contains("Nothing was loaded"));
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn run(globals: &Globals, name: &str, walk: &mut Walk, output: &mut O
     let newest = db.newest();
     walk.print(&db, place.0, newest, Order::OldestFirst, output)?;
     output.flush()?;
-    let next = behind_printed(&db, place.0, newest, walk)?;
+    let next = position_after_printed(&db, place.0, newest, walk)?;
     if next > place.0 {
         advance(&db, name, next)?;
     }
@@ -37,7 +37,7 @@ pub(super) fn run(globals: &Globals, name: &str, walk: &mut Walk, output: &mut O
 }
 
 /// The new position of a cursor that was at `place`, after `walk` has printed up to `newest`.
-fn behind_printed(db: &Db, place: u64, newest: Glsn, walk: &Walk) -> Result<u64, Failure> {
+fn position_after_printed(db: &Db, place: u64, newest: Glsn, walk: &Walk) -> Result<u64, Failure> {
     if walk.left == 0 {
         return Ok(place.max(walk.last + 1));
     }
@@ -70,7 +70,7 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
-    pub(super) fn find_or_make(
+    pub(super) fn find_or_create(
         globals: &Globals,
         path: &Path,
         name: String,
@@ -108,19 +108,19 @@ impl Cursor {
 
     /// Notes that the entries of `db` up to `newest` are printed.
     pub(super) fn printed(&mut self, db: &Db, newest: Glsn, walk: &Walk) -> Result<(), Failure> {
-        self.next = behind_printed(db, self.next, newest, walk)?;
+        self.next = position_after_printed(db, self.next, newest, walk)?;
         Ok(())
     }
 
     /// Advances the cursor, unless another process has exclusive use of the store.
-    pub(super) fn settle_if_free(&mut self, globals: &Globals) -> Result<(), Failure> {
+    pub(super) fn advance_if_free(&mut self, globals: &Globals) -> Result<(), Failure> {
         if !self.is_behind() {
             return Ok(());
         }
         match self.open(globals) {
             Ok(db) => {
                 if !self.advance(db)? {
-                    self.tell_once(
+                    self.warn_once(
                         "until another process, which may be stopped, publishes the last printed \
                          entry",
                     );
@@ -128,14 +128,14 @@ impl Cursor {
                 Ok(())
             }
             Err(Error::Locked { .. }) => {
-                self.tell_once("while another process has the store for itself");
+                self.warn_once("while another process has the store for itself");
                 Ok(())
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    fn tell_once(&mut self, why: &str) {
+    fn warn_once(&mut self, why: &str) {
         if !std::mem::replace(&mut self.told, true) {
             say(format_args!("cursor {} stays at GLSN {} {why}", self.name, self.place));
         }

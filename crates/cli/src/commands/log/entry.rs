@@ -135,7 +135,7 @@ impl Printer {
             // The record of a commit from another store stands before its changes.
             if operations == 0 || is_own && change.keyspace().is_some() {
                 is_own = change.keyspace().is_none();
-                first = self.gist(&change, own);
+                first = self.summary(&change, own);
                 on = change.branch().map_or(on, |branch| format!("branch {branch}: "));
             }
             operations += 1;
@@ -162,7 +162,7 @@ impl Printer {
     }
 
     /// A short description of an operation; `own` names the subject of an internal record.
-    fn gist(&self, change: &Change, own: &str) -> String {
+    fn summary(&self, change: &Change, own: &str) -> String {
         let key = show_keys(change, self.hex);
         match (change.keyspace(), change.is_delete()) {
             (None, _) if own == "ids" => own.to_owned(),

@@ -25,7 +25,9 @@ pub(super) fn run(globals: &Globals, walk: &mut Walk, output: &mut Output) -> Ou
     let interrupt = Interrupt::listen()?;
     let path = walk.args.store.clone();
     let mut cursor = match walk.args.cursor.clone() {
-        Some(name) => Some(Cursor::find_or_make(globals, &path, name, walk.args.from, &interrupt)?),
+        Some(name) => {
+            Some(Cursor::find_or_create(globals, &path, name, walk.args.from, &interrupt)?)
+        }
         None => None,
     };
     let mut from = cursor.as_ref().map(Cursor::next).or(walk.args.from);
@@ -51,7 +53,7 @@ pub(super) fn run(globals: &Globals, walk: &mut Walk, output: &mut Output) -> Ou
             if is_last {
                 cursor.settle(globals, Some(&interrupt))?
             } else {
-                cursor.settle_if_free(globals)?
+                cursor.advance_if_free(globals)?
             }
         }
         if walk.left == 0 {

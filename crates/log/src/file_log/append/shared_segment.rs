@@ -24,7 +24,7 @@ pub(crate) fn begin(
     let (disk, dir) = (&*log.env.options.disk, &log.env.options.dir);
     let file = create_segment(disk, dir, &header, zeroed).map_err(|error| match error {
         NotCreated::Cleanly(error) => LogError::from(error),
-        NotCreated::Perhaps(error) => log.durability.group.poison(&error.into()),
+        NotCreated::Possibly(error) => log.durability.group.poison(&error.into()),
     })?;
     let mut writer = log.durability.writer()?;
     switch_to(log, order, &mut writer, NewSegment { header, file, zeroed, entry_offsets });

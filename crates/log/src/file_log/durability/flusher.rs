@@ -39,9 +39,9 @@ impl FlushSignal {
             let mut state = self.state();
             let before = state.unsynced_bytes;
             state.unsynced_bytes += bytes;
-            let is_news = is_news(before, state.unsynced_bytes);
+            let must_wake = must_wake(before, state.unsynced_bytes);
             drop(state);
-            if is_news {
+            if must_wake {
                 self.changed.notify_one();
             }
         }
@@ -115,7 +115,7 @@ impl Drop for Flusher {
 }
 
 /// Whether to wake the thread when the unsynced bytes rise from `before` to `now`.
-fn is_news(before: u64, now: u64) -> bool {
+fn must_wake(before: u64, now: u64) -> bool {
     before == 0 || (before < UNSYNCED_BYTES_MAX && now >= UNSYNCED_BYTES_MAX)
 }
 
@@ -129,8 +129,8 @@ mod tests {
     #[test]
     fn the_thread_is_woken_by_the_first_bytes_and_by_many_bytes() {
         let many = UNSYNCED_BYTES_MAX;
-        assert!(is_news(0, 1) && is_news(many - 1, many) && is_news(1, 2 * many));
-        assert!(!is_news(1, many - 1) && !is_news(many, 2 * many));
+        assert!(must_wake(0, 1) && must_wake(many - 1, many) && must_wake(1, 2 * many));
+        assert!(!must_wake(1, many - 1) && !must_wake(many, 2 * many));
     }
 
     #[test]

@@ -139,15 +139,15 @@ impl GroupCommit {
         self.waiters.wait(&outcome, clock, &lead)
     }
 
-    /// Waits until `is_over` returns true, `patience` is over, or the log is poisoned.
-    pub(crate) fn wait_for_news(&self, patience: Duration, is_over: &dyn Fn() -> bool) {
+    /// Waits until `is_over` returns true, `timeout` is over, or the log is poisoned.
+    pub(crate) fn wait_until(&self, timeout: Duration, is_over: &dyn Fn() -> bool) {
         let followers = &self.followers;
         // SeqCst: either `notify_followers` sees this waiter, or this thread sees the new state
         // below.
         followers.waiting.fetch_add(1, Ordering::SeqCst);
         let guard = followers.lock.lock().expect("no code under this lock panics");
-        let goes_on = |(): &mut ()| !is_over() && !self.poisoned.load(Ordering::SeqCst);
-        let waited = followers.news.wait_timeout_while(guard, patience, goes_on);
+        let must_wait = |(): &mut ()| !is_over() && !self.poisoned.load(Ordering::SeqCst);
+        let waited = followers.news.wait_timeout_while(guard, timeout, must_wait);
         drop(waited);
         followers.waiting.fetch_sub(1, Ordering::SeqCst);
     }

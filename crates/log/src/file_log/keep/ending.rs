@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use plimsoll_disk::crew::{Job, Urgency};
+use plimsoll_disk::job_pool::{Job, JobPriority};
 use plimsoll_disk::worker::Next;
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::page::PAGE_BYTES;
@@ -108,9 +108,9 @@ impl OpenLog {
     pub(crate) fn start_sealer(&self) -> Result<Job, LogError> {
         let (segments, durability, env) =
             (Arc::clone(&self.segments), Arc::clone(&self.durability), Arc::clone(&self.env));
-        Ok(self.env.options.crew.start(
+        Ok(self.env.options.job_pool.start(
             "seal",
-            Urgency::Prompt,
+            JobPriority::High,
             &self.segments.bell,
             || {},
             move |_| {

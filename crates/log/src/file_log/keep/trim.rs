@@ -57,7 +57,7 @@ impl OpenLog {
                 is_noted = true;
             }
             self.durability.check_own()?;
-            self.segments.seal_no_more(segment.first());
+            self.segments.cancel_sealing(segment.first());
             self.segments.set_first(sealed.next);
             self.segments.pop_front();
             self.segments.remove_name(FileName::Segment(segment.first()))?;
@@ -128,7 +128,7 @@ impl OpenLog {
     }
 
     /// Removes the files in `blobs`, which are in ascending order, that no record names.
-    pub(crate) fn sweep_these(
+    pub(crate) fn sweep_listed(
         &self,
         blobs: &[BlobId],
         keep: &dyn Fn(BlobId) -> bool,

@@ -62,7 +62,7 @@ impl RecordStart {
 
     /// The chain hash after the record, if it is in one fragment, whose bytes begin with `bytes`.
     pub(crate) fn chain(&self, bytes: &[u8], segment_seed: u64) -> Option<u64> {
-        if self.fragment.goes_on() {
+        if self.fragment.continues_after() {
             return None;
         }
         let content = content_of_whole(bytes, segment_seed, self.fragment_at)?;
@@ -151,7 +151,7 @@ impl OpenLog {
         let part = self.follow(segment, glsn, record.fragment.checksum, next, &mut [], false)?;
         match self.chain_after(record.header.last()) {
             Ok(Some(behind)) if behind != part.chain => {
-                Err(self.does_not_go_on(segment, glsn, next))
+                Err(self.broken_record(segment, glsn, next))
             }
             // The next record is damaged. If the segment was never cut, no other record was ever
             // started here.
@@ -206,7 +206,7 @@ impl OpenLog {
     ) -> Result<bool, LogError> {
         let place = self.locate(glsn)?;
         // Checked before the headers are read, because reading them may load the same block.
-        let is_missing = |block| !self.is_at_hand(&place.segment, block);
+        let is_missing = |block| !self.is_buffered(&place.segment, block);
         let from = offset.min(u64::from(u32::MAX));
         let mut pieces = payload_pieces(place.offset, from..from + into.len() as u64);
         let missed = pieces.any(|piece| is_missing(block_of(piece.start)));
@@ -233,7 +233,7 @@ impl OpenLog {
     }
 
     /// Whether a block can be read without loading it.
-    fn is_at_hand(&self, segment: &Segment, block: u64) -> bool {
+    fn is_buffered(&self, segment: &Segment, block: u64) -> bool {
         segment.pages.is_resident(block as u32)
             || self.tail.read().is_open_block(segment.first(), block)
     }
@@ -392,11 +392,11 @@ impl OpenLog {
         let range = within..within + into.len();
         let followed = self.with_block(segment, glsn, block_of(at), |block| {
             let (fragment, continues) = continued(block, head)?;
-            let fits = range.end <= fragment.bytes && (fragment.goes_on() || !more);
+            let fits = range.end <= fragment.bytes && (fragment.continues_after() || !more);
             into.copy_from_slice(block.get(range).filter(|_| fits)?);
             Some(continues)
         })?;
-        followed.ok_or_else(|| self.does_not_go_on(segment, glsn, at))
+        followed.ok_or_else(|| self.broken_record(segment, glsn, at))
     }
 
     fn copy_payload(
@@ -442,10 +442,10 @@ impl OpenLog {
         more: bool,
     ) -> Result<(), LogError> {
         let end = (piece.end - 1) as usize % BLOCK_BYTES + 1;
-        if end <= record.fragment_end() && (record.fragment.goes_on() || !more) {
+        if end <= record.fragment_end() && (record.fragment.continues_after() || !more) {
             return Ok(());
         }
-        Err(self.does_not_go_on(segment, glsn, piece.start))
+        Err(self.broken_record(segment, glsn, piece.start))
     }
 
     fn headers(
@@ -506,7 +506,7 @@ impl OpenLog {
         }
         match continued(block, record.fragment.checksum) {
             Some((fragment, _)) => Ok(fragment.bytes),
-            None => Err(self.does_not_go_on(segment, glsn, u64::from(offset))),
+            None => Err(self.broken_record(segment, glsn, u64::from(offset))),
         }
     }
 
@@ -563,7 +563,7 @@ impl OpenLog {
         )
     }
 
-    pub(crate) fn does_not_go_on(&self, segment: &Segment, glsn: Glsn, at: u64) -> LogError {
+    pub(crate) fn broken_record(&self, segment: &Segment, glsn: Glsn, at: u64) -> LogError {
         let what = "the record does not continue in this block: the block is not the one that was \
                     written here last";
         self.corrupt(segment, glsn, at, what.to_owned())

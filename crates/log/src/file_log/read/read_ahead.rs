@@ -35,7 +35,12 @@ impl ReadAhead {
 
     /// The blocks to request when the scan reaches `block`; at most `most` blocks may be read
     /// ahead.
-    pub(crate) fn come_to(&mut self, block: u64, missing: bool, most: u64) -> Option<Range<u64>> {
+    pub(crate) fn advance_to(
+        &mut self,
+        block: u64,
+        missing: bool,
+        most: u64,
+    ) -> Option<Range<u64>> {
         if missing {
             self.window = (2 * self.window).min(MOST_BLOCKS);
         }
@@ -66,12 +71,12 @@ mod tests {
     #[test]
     fn the_window_grows_with_each_missing_block_and_the_next_half_is_requested_in_time() {
         let mut ahead = begun(1000);
-        assert_eq!(ahead.come_to(10, true, 100), Some(10..14));
-        assert_eq!(ahead.come_to(11, false, 100), None);
-        assert_eq!(ahead.come_to(12, false, 100), Some(14..16));
-        assert_eq!(ahead.come_to(13, true, 100), Some(16..21));
+        assert_eq!(ahead.advance_to(10, true, 100), Some(10..14));
+        assert_eq!(ahead.advance_to(11, false, 100), None);
+        assert_eq!(ahead.advance_to(12, false, 100), Some(14..16));
+        assert_eq!(ahead.advance_to(13, true, 100), Some(16..21));
         for block in 14..1000 {
-            if let Some(range) = ahead.come_to(block, true, 100) {
+            if let Some(range) = ahead.advance_to(block, true, 100) {
                 assert!(
                     range.end <= block + MOST_BLOCKS && range.start > block,
                     "{block}: {range:?}"
@@ -83,10 +88,10 @@ mod tests {
 
     #[test]
     fn nothing_is_requested_beyond_the_last_block_nor_twice() {
-        assert_eq!(begun(7).come_to(7, true, 100), None, "the scan reads it itself");
+        assert_eq!(begun(7).advance_to(7, true, 100), None, "the scan reads it itself");
         let mut ahead = begun(8);
-        assert_eq!(ahead.come_to(7, true, 100), Some(7..9));
-        assert_eq!(ahead.come_to(8, false, 100), None);
-        assert_eq!(begun(100).come_to(7, true, 1), None, "a pool without room");
+        assert_eq!(ahead.advance_to(7, true, 100), Some(7..9));
+        assert_eq!(ahead.advance_to(8, false, 100), None);
+        assert_eq!(begun(100).advance_to(7, true, 1), None, "a pool without room");
     }
 }

@@ -35,7 +35,7 @@ const BATCH: usize = 32;
 
 /// The most entries of the active segment that are searched for a stream at a time. Writers can
 /// take the lock in between.
-const LOOKED_AT: u64 = 1 << 16;
+const SEARCHED_AT_ONCE: u64 = 1 << 16;
 
 /// A scan of at least this many entries evicts nothing else from the pool.
 const LONG_SCAN: u64 = 4096;
@@ -191,7 +191,7 @@ impl<'a> FileScan<'a> {
             return self.fail(error);
         }
         if within + AHEAD_LEFT_BYTES > self.near {
-            self.bring_near(within);
+            self.prefetch_near(within);
         }
         let Some(header) = self.block_bytes().get(within..).and_then(EntryHeader::decode) else {
             return self.fail_at(glsn, offset);
@@ -280,7 +280,7 @@ impl<'a> FileScan<'a> {
             self.take_record(glsn, header, record_at, &record)?;
         }
         if self.fragment_block != block {
-            self.go_on_in_block(glsn, offset)?;
+            self.continue_in_block(glsn, offset)?;
         }
         Ok(())
     }
@@ -294,10 +294,10 @@ impl<'a> FileScan<'a> {
         record: &RecordStart,
     ) -> Result<(), LogError> {
         let fragment_block = block_of(u64::from(record.fragment_at));
-        let said = &record.header;
+        let record_header = &record.header;
         if let Some((next, chain)) = self.expected.take()
-            && next == said.first
-            && chain != said.previous_chain
+            && next == record_header.first
+            && chain != record_header.previous_chain
             && let Some(segment) = &self.segment
         {
             let what = "the chain hash does not match: a record before this one is not the one \
@@ -309,13 +309,13 @@ impl<'a> FileScan<'a> {
         self.record = EntryMeta {
             glsn,
             stream: header.stream,
-            timestamp_micros: said.timestamp_micros,
-            record_first: said.first,
-            record_count: said.count,
-            read_at: said.read_at,
-            blobs: said.blobs,
+            timestamp_micros: record_header.timestamp_micros,
+            record_first: record_header.first,
+            record_count: record_header.count,
+            read_at: record_header.read_at,
+            blobs: record_header.blobs,
         };
-        self.body_bytes = said.body_bytes;
+        self.body_bytes = record_header.body_bytes;
         self.head = record.fragment.checksum;
         self.fragment_block = fragment_block;
         self.fragment_end = record.fragment_end();
@@ -324,10 +324,10 @@ impl<'a> FileScan<'a> {
 
     /// The record began in an earlier block than the current one.
     #[cold]
-    fn go_on_in_block(&mut self, glsn: Glsn, offset: u32) -> Result<(), LogError> {
+    fn continue_in_block(&mut self, glsn: Glsn, offset: u32) -> Result<(), LogError> {
         let Some((fragment, continues)) = continued(self.block_bytes(), self.head) else {
             let Some(segment) = &self.segment else { return Ok(()) };
-            return Err(self.log.does_not_go_on(segment, glsn, u64::from(offset)));
+            return Err(self.log.broken_record(segment, glsn, u64::from(offset)));
         };
         self.fragment_block = self.block_number;
         self.fragment_end = fragment.bytes;
@@ -390,7 +390,7 @@ impl<'a> FileScan<'a> {
             self.ahead.begin(last);
         }
         let most = u64::from(self.log.env.options.pool.read_ahead_max());
-        if let Some(blocks) = self.ahead.come_to(number, missing, most) {
+        if let Some(blocks) = self.ahead.advance_to(number, missing, most) {
             segment.pages.read_ahead(blocks.start as u32, (blocks.end - blocks.start) as u32);
         }
     }
@@ -411,7 +411,7 @@ impl<'a> FileScan<'a> {
     }
 
     /// Prefetches the bytes that the scan reads next, also at the front of the next block.
-    fn bring_near(&mut self, within: usize) {
+    fn prefetch_near(&mut self, within: usize) {
         let CurrentBlock::Complete(page) = &self.block else { return };
         let block_start = self.block_number * BLOCK_BYTES as u64;
         let last = self.last_byte.saturating_sub(block_start).min(BLOCK_BYTES as u64) as usize;
@@ -488,7 +488,7 @@ impl<'a> FileScan<'a> {
                     _ => None,
                 };
                 let bytes =
-                    bytes.ok_or_else(|| self.log.does_not_go_on(segment, glsn, piece.start))?;
+                    bytes.ok_or_else(|| self.log.broken_record(segment, glsn, piece.start))?;
                 into.copy_from_slice(bytes);
             } else {
                 let continues =
@@ -540,7 +540,7 @@ impl<'a> FileScan<'a> {
         let from = (self.next.0 - tail.first.0) as u32;
         let below = (limit.0 - tail.first.0)
             .min(u64::from(tail.entry_offsets.len()))
-            .min(u64::from(from) + LOOKED_AT) as u32;
+            .min(u64::from(from) + SEARCHED_AT_ONCE) as u32;
         let mut found = 0;
         let mut index = from;
         while found < BATCH && index < below {

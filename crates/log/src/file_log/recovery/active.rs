@@ -169,7 +169,7 @@ impl<'a> ActiveVisitor<'a> {
 
     /// Stops collecting offsets and only counts entries. The segment will be sealed, and its table
     /// then finds the entries.
-    fn give_up(&mut self) {
+    fn stop_collecting(&mut self) {
         self.too_many = true;
         self.entry_offsets.clear();
         self.blobs.clear();
@@ -183,12 +183,12 @@ impl Visitor for ActiveVisitor<'_> {
             return Ok(());
         }
         if self.entry_offsets.len() >= self.most {
-            self.give_up();
+            self.stop_collecting();
             return Ok(());
         }
         match self.entry_offsets.reserve(1, self.budget) {
             Ok(()) => self.entry_offsets.push(offset, stream),
-            Err(_) if self.most < u32::MAX => self.give_up(),
+            Err(_) if self.most < u32::MAX => self.stop_collecting(),
             Err(refusal) => return Err(refusal.into()),
         }
         Ok(())

@@ -58,7 +58,7 @@ pub(crate) fn open_beside(
             Err(error) => return Err(error),
         }
     }
-    Err(LogError::Restless)
+    Err(LogError::Unsettled)
 }
 
 /// `None`: another member began a segment meanwhile.
@@ -159,7 +159,7 @@ fn begin_in_turn(
     got: Got,
 ) -> Result<(), LogError> {
     if got == Got::Abandoned {
-        members.posts.take_back_unpublished();
+        members.posts.discard_unpublished();
         remove_unpublished(options, end)?;
         overwrite_unpublished(options, members, &*full.file, end)?;
     }

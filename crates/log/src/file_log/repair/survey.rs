@@ -269,7 +269,7 @@ impl Surveyor<'_> {
             Some(header) => header,
             None => self.guess_header(&*file, first, next)?,
         };
-        self.lead_to(&mut header, is_guessed)?;
+        self.fill_gap_before(&mut header, is_guessed)?;
         let (outcome, mut lost) = self.walk(&*file, &header)?;
         let mut end = (outcome.next, outcome.chain, outcome.end);
         let durable = outcome.durable.max(self.scope.known.glsn);
@@ -405,18 +405,22 @@ impl Surveyor<'_> {
     }
 
     /// Fills the gap between the previous segment and this one with segments of lost records.
-    fn lead_to(&mut self, header: &mut SegmentHeader, is_guessed: bool) -> Result<(), LogError> {
+    fn fill_gap_before(
+        &mut self,
+        header: &mut SegmentHeader,
+        is_guessed: bool,
+    ) -> Result<(), LogError> {
         let Some(before) = self.found.segments.last() else { return Ok(()) };
         let (next, chain, end) = before.leads_to;
         if next == header.first {
             return if (chain, end) == (header.previous_chain, header.previous_end) {
                 Ok(())
             } else {
-                Err(apart(header))
+                Err(unrelated(header))
             };
         }
         if next > header.first {
-            return Err(apart(header));
+            return Err(unrelated(header));
         }
         self.fill_to(
             header.first,
@@ -483,7 +487,8 @@ impl Surveyor<'_> {
                 let count = next.0 - from.0 - u64::from(end.is_some());
                 let count = count.min(LOST_IN_A_SEGMENT_MAX);
                 lost.next = Glsn(from.0 + count);
-                lost.end = room_for(count).filter(|_| count > 0).ok_or_else(|| apart(&header))?;
+                lost.end =
+                    room_for(count).filter(|_| count > 0).ok_or_else(|| unrelated(&header))?;
             }
             header.segment_bytes = self
                 .scope
@@ -514,7 +519,7 @@ impl Surveyor<'_> {
         next: &SegmentHeader,
     ) -> Result<Lost, LogError> {
         if next.previous_chain != outcome.chain || next.previous_end < outcome.end {
-            return Err(apart(next));
+            return Err(unrelated(next));
         }
         let missing =
             Problem { at: u64::from(outcome.end), what: "a mark is missing", newer: false };
@@ -571,7 +576,7 @@ impl Surveyor<'_> {
 }
 
 /// The error for segments that do not follow each other.
-fn apart(header: &SegmentHeader) -> LogError {
+fn unrelated(header: &SegmentHeader) -> LogError {
     let file = FileName::Segment(header.first).name();
     let what = "the segment does not follow the one before it: files of different logs, or of \
                 different times of one log, are in this folder"

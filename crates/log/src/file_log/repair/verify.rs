@@ -38,8 +38,8 @@ pub struct Finding {
     pub last: Option<Glsn>,
     /// A description of it.
     pub what: String,
-    /// The cure.
-    pub cure: Cure,
+    /// The remedy.
+    pub remedy: Remedy,
     /// The blob file concerned.
     pub blob: Option<BlobDamage>,
     /// Whether no action is needed because nothing is lost or wrong: a table that is rebuilt, or a
@@ -61,16 +61,16 @@ pub struct BlobDamage {
     pub is_plain: Option<bool>,
 }
 
-/// The cure of a finding.
+/// The remedy of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cure {
+pub enum Remedy {
     /// A good record follows: only the damaged records are lost.
     Drop,
     /// No good record follows: the log ends there.
     Cut,
     /// An earlier recovery recorded the loss.
     Dropped,
-    /// Another cure, which this module does not know.
+    /// Another remedy, which this module does not know.
     Other,
 }
 
@@ -152,7 +152,7 @@ pub fn verify(
     for (at, first) in segments.iter().enumerate() {
         check.segment(*first, segments.get(at + 1).copied(), &mut staging)?;
     }
-    check.judge_unsound_blobs()?;
+    check.classify_unsound_blobs()?;
     Ok(check.findings)
 }
 
@@ -174,7 +174,7 @@ struct Check<'a> {
 
 impl Check<'_> {
     fn report(&mut self, name: FileName, offset: u64, glsn: Option<Glsn>, what: impl Into<String>) {
-        self.report_range(name, offset, (glsn, None), what, Cure::Other);
+        self.report_range(name, offset, (glsn, None), what, Remedy::Other);
     }
 
     fn report_range(
@@ -183,7 +183,7 @@ impl Check<'_> {
         offset: u64,
         (glsn, last): (Option<Glsn>, Option<Glsn>),
         what: impl Into<String>,
-        cure: Cure,
+        remedy: Remedy,
     ) {
         let (file, what) = (name.name(), what.into());
         self.findings.push(Finding {
@@ -193,7 +193,7 @@ impl Check<'_> {
             last,
             what,
             harmless: false,
-            cure,
+            remedy,
             blob: None,
         });
     }
@@ -209,7 +209,7 @@ impl Check<'_> {
         self.report_harmless(name, 0, what);
         if let Some(finding) = self.findings.last_mut() {
             (finding.glsn, finding.last) = glsns.unzip();
-            finding.cure = Cure::Dropped;
+            finding.remedy = Remedy::Dropped;
         }
     }
 
@@ -328,7 +328,7 @@ impl Check<'_> {
             Err(HeaderError::Bad(what)) => what,
             Err(HeaderError::Newer(message)) => return Err(LogError::Format { message }),
         };
-        self.report_range(name, 0, (Some(first), None), what, Cure::Drop);
+        self.report_range(name, 0, (Some(first), None), what, Remedy::Drop);
         Ok(None)
     }
 
@@ -349,8 +349,8 @@ impl Check<'_> {
         } else if outcome.next != header.first {
             let what = format!("the segment before it ends with GLSN {}", outcome.next.0 - 1);
             let last = (outcome.next < header.first).then(|| Glsn(header.first.0 - 1));
-            let cure = if last.is_some() { Cure::Drop } else { Cure::Other };
-            self.report_range(name, 0, (Some(outcome.next), last), what, cure);
+            let remedy = if last.is_some() { Remedy::Drop } else { Remedy::Other };
+            self.report_range(name, 0, (Some(outcome.next), last), what, remedy);
         } else if outcome.chain != header.previous_chain {
             self.report(
                 name,
@@ -373,7 +373,7 @@ impl Check<'_> {
     fn lost_records(&mut self, name: FileName, durable: Option<Glsn>, lost: &[Lost]) {
         for lost in lost {
             if durable.is_some_and(|durable| lost.from > durable) {
-                self.report_harmless(name, lost.problem.at, behind_all(lost.problem.what));
+                self.report_harmless(name, lost.problem.at, after_all(lost.problem.what));
                 // Everything after it is not durable either.
                 break;
             }
@@ -383,7 +383,7 @@ impl Check<'_> {
                 lost.problem.at,
                 (Some(lost.from), last),
                 lost.problem.what,
-                Cure::Drop,
+                Remedy::Drop,
             );
         }
     }
@@ -393,12 +393,19 @@ impl Check<'_> {
             let is_behind_all =
                 next.is_none() && self.scope.durable.is_some_and(|durable| outcome.next > durable);
             if is_behind_all {
-                self.report_harmless(name, problem.at, behind_all(problem.what));
+                self.report_harmless(name, problem.at, after_all(problem.what));
             } else {
                 // The next segment's header states how the log continues.
-                let cure = if next.is_some() && !problem.newer { Cure::Drop } else { Cure::Cut };
+                let remedy =
+                    if next.is_some() && !problem.newer { Remedy::Drop } else { Remedy::Cut };
                 let last = next.filter(|next| *next > outcome.next).map(|next| Glsn(next.0 - 1));
-                self.report_range(name, problem.at, (Some(outcome.next), last), problem.what, cure);
+                self.report_range(
+                    name,
+                    problem.at,
+                    (Some(outcome.next), last),
+                    problem.what,
+                    remedy,
+                );
             }
         } else if next.is_none()
             && self.scope.durable.is_some_and(|durable| outcome.next <= durable)
@@ -409,7 +416,7 @@ impl Check<'_> {
                 u64::from(outcome.end),
                 (Some(outcome.next), self.scope.durable),
                 what,
-                Cure::Cut,
+                Remedy::Cut,
             );
         }
         if let Some(at) = outcome.dirty_padding {
@@ -484,7 +491,7 @@ impl Check<'_> {
     fn report_blob(&mut self, unsound: UnsoundBlob) {
         let UnsoundBlob { id, offset, what, pages, is_plain, named_by } = unsound;
         let glsn = named_by.map(|(glsn, _)| glsn);
-        self.report_range(FileName::Blob(id), offset, (glsn, glsn), what, Cure::Drop);
+        self.report_range(FileName::Blob(id), offset, (glsn, glsn), what, Remedy::Drop);
         if let Some(finding) = self.findings.last_mut() {
             finding.blob =
                 Some(BlobDamage { id, pages, named: named_by.map(|(_, named)| named), is_plain });
@@ -500,7 +507,7 @@ impl Check<'_> {
 
     /// Classifies the damaged blob files. A file that something needs is damage of the log; any
     /// other file is the leftover of a killed writer.
-    fn judge_unsound_blobs(&mut self) -> Result<(), LogError> {
+    fn classify_unsound_blobs(&mut self) -> Result<(), LogError> {
         for unsound in std::mem::take(&mut self.unsound) {
             if unsound.named_by.is_some() || (self.scope.kept)(unsound.id) {
                 self.report_blob(unsound);
@@ -551,7 +558,7 @@ impl Check<'_> {
     }
 }
 
-fn behind_all(what: &str) -> String {
+fn after_all(what: &str) -> String {
     format!(
         "{what}, after the last durable record: a writer is writing it, or the next opening for \
          writing cuts it"

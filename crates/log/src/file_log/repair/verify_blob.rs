@@ -72,13 +72,14 @@ pub(crate) fn read_blob_file(
         } else if last {
             lost_from = (page_kind(page) != BLOB_TRAILER_PAGE).then_some(number as u32 + 1);
             let expected = BlobTrailer { log_id, blob: BlobRef { id, pages: number as u32, hash } };
-            let fits = |said: BlobTrailer| {
+            let fits = |trailer: BlobTrailer| {
                 // Dropped pages have no known hash.
-                let hash = if dropped > 0 { said.blob.hash } else { hash };
-                said == BlobTrailer { blob: BlobRef { hash, ..expected.blob }, ..expected }
+                let hash = if dropped > 0 { trailer.blob.hash } else { hash };
+                trailer == BlobTrailer { blob: BlobRef { hash, ..expected.blob }, ..expected }
             };
-            let said = BlobTrailer::decode(page_payload(page));
-            if bad.what.is_none() && (page_kind(page) != BLOB_TRAILER_PAGE || !said.is_ok_and(fits))
+            let trailer = BlobTrailer::decode(page_payload(page));
+            if bad.what.is_none()
+                && (page_kind(page) != BLOB_TRAILER_PAGE || !trailer.is_ok_and(fits))
             {
                 bad.add(
                     number as u32,
@@ -129,7 +130,7 @@ fn is_trailer(page: &[u8], (log_id, id): (u128, BlobId), number: u64) -> bool {
         && page_kind(page) == BLOB_TRAILER_PAGE
         && check_page(page, blob_seed(log_id, id.0), number).is_ok()
         && BlobTrailer::decode(page_payload(page))
-            .is_ok_and(|said| said.blob.id == id && said.blob.pages == number)
+            .is_ok_and(|trailer| trailer.blob.id == id && trailer.blob.pages == number)
 }
 
 /// Pages of a blob file that are damaged.

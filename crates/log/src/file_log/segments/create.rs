@@ -19,13 +19,13 @@ pub(crate) enum NotCreated {
     /// Nothing was changed.
     Cleanly(io::Error),
     /// The file may exist under its name without the name being durable, or its sync failed.
-    Perhaps(io::Error),
+    Possibly(io::Error),
 }
 
 impl From<NotCreated> for LogError {
     fn from(cause: NotCreated) -> Self {
         match cause {
-            NotCreated::Cleanly(error) | NotCreated::Perhaps(error) => error.into(),
+            NotCreated::Cleanly(error) | NotCreated::Possibly(error) => error.into(),
         }
     }
 }
@@ -57,13 +57,13 @@ pub(crate) fn create_segment(
         return Err(if has_no_room(&error) {
             NotCreated::Cleanly(error)
         } else {
-            NotCreated::Perhaps(error)
+            NotCreated::Possibly(error)
         });
     }
     drop(file);
     disk.sync_dir(dir)
         .and_then(|()| disk.open(&path, Open::ReadWrite, Caching::Buffered))
-        .map_err(NotCreated::Perhaps)
+        .map_err(NotCreated::Possibly)
 }
 
 /// Creates the file of a segment under its temporary name, with its header and `zeroed` bytes in

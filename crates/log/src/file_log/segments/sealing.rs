@@ -83,7 +83,7 @@ impl Segments {
     }
 
     /// Drops the segment from the queue, because it and its table are about to be removed.
-    pub(crate) fn seal_no_more(&self, first: Glsn) {
+    pub(crate) fn cancel_sealing(&self, first: Glsn) {
         let _rebuilding = lock(&self.rebuilding);
         lock(&self.sealing).take_if(|sealing| sealing.header.first == first);
     }

@@ -165,7 +165,7 @@ pub(crate) fn walk_on(
     (outcome.end, outcome.next, outcome.chain) = (start.offset, start.next, start.chain);
     (outcome.last_timestamp, outcome.epoch) = (start.timestamp, start.epoch);
     let from = u64::from(start.offset) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
-    run_between(from, limit, file, staging, walk)
+    walk_between(from, limit, file, staging, walk)
 }
 
 /// Like [`walk_segment`] of the whole segment, but continues with the next good record after damage
@@ -194,11 +194,11 @@ fn run(
     walk: SegmentWalk<'_>,
 ) -> Result<Outcome, LogError> {
     let longest = u64::from(header.segment_bytes).min(u64::from(u32::MAX) - BLOCK_BYTES as u64);
-    run_between(0, limit.min(file.len()?).min(longest), file, staging, walk)
+    walk_between(0, limit.min(file.len()?).min(longest), file, staging, walk)
 }
 
 /// Walks from the block that begins at `from` up to `limit`.
-fn run_between(
+fn walk_between(
     from: u64,
     limit: u64,
     file: &dyn File,
@@ -350,7 +350,7 @@ impl<'v> SegmentWalk<'v> {
                 }
             }
         }
-        self.look_for_evidence(block, block_offset, at);
+        self.find_evidence(block, block_offset, at);
         Ok(())
     }
 
@@ -424,7 +424,7 @@ impl<'v> SegmentWalk<'v> {
         let at = at.min(block.len());
         if self.open.is_some() && at + FRAGMENT_HEADER_BYTES <= block.len() {
             self.fail(block_offset + at as u32, Refusal::bad("a record whose end is missing"));
-            return self.look_for_evidence(block, block_offset, at);
+            return self.find_evidence(block, block_offset, at);
         }
         let dirty = block[at..]
             .iter()
@@ -435,7 +435,7 @@ impl<'v> SegmentWalk<'v> {
         }
         self.dirty = self.dirty.or(dirty);
         if dirty.is_some() {
-            self.look_for_evidence(block, block_offset, at);
+            self.find_evidence(block, block_offset, at);
         }
     }
 
@@ -461,7 +461,7 @@ impl<'v> SegmentWalk<'v> {
         let taken = match fragment.part {
             FragmentType::Mark => self.mark(fragment),
             FragmentType::Whole | FragmentType::First => self.begin(offset, fragment)?,
-            FragmentType::Middle | FragmentType::Last => self.go_on(offset, fragment)?,
+            FragmentType::Middle | FragmentType::Last => self.continue_record(offset, fragment)?,
         };
         if taken.is_err() {
             return Ok(taken);
@@ -545,7 +545,7 @@ impl<'v> SegmentWalk<'v> {
         self.entries(offset, fragment, head)
     }
 
-    fn go_on(
+    fn continue_record(
         &mut self,
         offset: u32,
         fragment: &Fragment<'_>,
@@ -648,7 +648,7 @@ impl<'v> SegmentWalk<'v> {
 
     /// Searches the fragments after a bad one: each intact fragment states a GLSN that was durable
     /// when it was written.
-    fn look_for_evidence(&mut self, block: &[u8], block_offset: u32, from: usize) {
+    fn find_evidence(&mut self, block: &[u8], block_offset: u32, from: usize) {
         let mut at = from;
         while at + FRAGMENT_HEADER_BYTES <= block.len() {
             if let Found::Fragment(fragment) = fragment_at(block, at, block_offset, self.seed) {

@@ -58,7 +58,7 @@ pub(crate) fn wait_for_members(
     log: &OpenLog,
     members: &Members,
     glsn: Glsn,
-    patience: Duration,
+    timeout: Duration,
     is_ended: &dyn Fn() -> bool,
 ) -> Result<(), LogError> {
     let is_there = || {
@@ -70,10 +70,10 @@ pub(crate) fn wait_for_members(
     let begun = clock.monotonic_nanos();
     while !is_there() {
         let waited = Duration::from_nanos(clock.monotonic_nanos().saturating_sub(begun));
-        let Some(left) = patience.checked_sub(waited).filter(|left| !left.is_zero()) else {
+        let Some(left) = timeout.checked_sub(waited).filter(|left| !left.is_zero()) else {
             break;
         };
-        members.syncs.wait_for_news(left, &is_there);
+        members.syncs.wait_for_durable(left, &is_there);
     }
     catch_up(log, members, &mut *log.tail.order()?)
 }
@@ -86,9 +86,9 @@ fn catch_up_to(
 ) -> Result<(), LogError> {
     while order.header.first < end.segment {
         let next = header_after(log, order.header.first)?;
-        take_in(log, order, next.previous_end)?;
+        load_active_segment(log, order, next.previous_end)?;
         if order.end.next != next.first || order.end.chain != next.previous_chain {
-            return Err(strayed(
+            return Err(diverged(
                 order,
                 "it does not end where the next segment, begun by another process, begins",
             ));
@@ -96,11 +96,11 @@ fn catch_up_to(
         follow(log, order, next)?;
     }
     if order.header.first == end.segment && order.end.offset < end.offset {
-        take_in(log, order, end.offset)?;
+        load_active_segment(log, order, end.offset)?;
     }
     let here = (order.header.first, order.end.next, order.end.chain);
     if here != (end.segment, end.next, end.chain) {
-        return Err(strayed(
+        return Err(diverged(
             order,
             "the records that another process has ordered do not match the end that it published",
         ));
@@ -143,7 +143,7 @@ fn header_after(log: &OpenLog, first: Glsn) -> Result<SegmentHeader, LogError> {
     read_header(&*open_header(options, next)?, next)
 }
 
-fn strayed(order: &Order, what: &str) -> LogError {
+fn diverged(order: &Order, what: &str) -> LogError {
     LogError::Corrupt {
         glsn: order.end.next,
         file: FileName::Segment(order.header.first).name(),
@@ -153,7 +153,7 @@ fn strayed(order: &Order, what: &str) -> LogError {
 }
 
 /// Loads the active segment up to the offset `until`.
-fn take_in(log: &OpenLog, order: &mut Order, until: u32) -> Result<(), LogError> {
+fn load_active_segment(log: &OpenLog, order: &mut Order, until: u32) -> Result<(), LogError> {
     let budget = &log.env.options.budget;
     let mut staging = budget.take(Kind::Staging)?;
     while order.end.offset < until {
@@ -176,7 +176,7 @@ fn take_in(log: &OpenLog, order: &mut Order, until: u32) -> Result<(), LogError>
                 let what = outcome
                     .problem
                     .map_or("its records end before the published end", |problem| problem.what);
-                return Err(strayed(order, what));
+                return Err(diverged(order, what));
             }
             let from = block_of(u64::from(order.end.offset)) * BLOCK_BYTES as u64;
             let read = if limit - from <= staging.len() as u64 {

@@ -34,7 +34,7 @@ pub(crate) fn leap(log: &OpenLog, order: &mut Order, known: Glsn) -> Result<Glsn
         order.end = tail.end;
         drop(tail);
         follow(log, order, header)?;
-        log.segments.seal_no_more(before);
+        log.segments.cancel_sealing(before);
         log.tail.set_end(&order.end);
         log.segments.notice_trim();
     }

@@ -27,7 +27,8 @@ pub struct Posted<'a> {
     /// As in [`Draft`].
     pub read_at: Glsn,
     /// The newest GLSN that the caller has applied. The commit is not ordered after a younger
-    /// record that all members must apply first ([`crate::members::marks::Marks::to_be_known`]).
+    /// record that all members must apply first
+    /// ([`crate::members::marks::Marks::must_apply_upto`]).
     pub known: Glsn,
 }
 
@@ -121,7 +122,7 @@ fn order(log: &OpenLog, members: &Members, own: &Post<'_>) -> Result<(), LogErro
     if turn.begin().is_ok() {
         return order_all(log, members, turn.order_mut()?);
     }
-    turn.take_back_if_abandoned();
+    turn.discard_if_abandoned();
     // The owner retries by itself and gets the error. The other posts are left to the next leader.
     if members.posts.withdraw_post(own) { Ok(()) } else { Err(members.posts.posting.stalled()) }
 }
@@ -129,7 +130,7 @@ fn order(log: &OpenLog, members: &Members, own: &Post<'_>) -> Result<(), LogErro
 /// Orders all posts. A post that cannot be ordered is refused; its owner retries by itself and gets
 /// the error.
 fn order_all(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), LogError> {
-    let to_be_known = members.marks.to_be_known();
+    let must_apply_upto = members.marks.must_apply_upto();
     let mut bytes = [0; POST_BYTES_MAX];
     let mut done: Vec<Cell> = Vec::with_capacity(64);
     let (mut is_any_placed, mut has_failed) = (false, false);
@@ -144,7 +145,7 @@ fn order_all(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), 
             let mut answer = Answer::Refused;
             // After a failure the remaining posts are not tried: each could wait as long while the
             // turn is held.
-            if !has_failed && known >= to_be_known && members.posts.is_owner_there(cell) {
+            if !has_failed && known >= must_apply_upto && members.posts.is_owner_there(cell) {
                 match place(log, order, &draft, None) {
                     Ok(placed) => {
                         (answer, is_any_placed) = (Answer::Ordered(placed.ticket.last), true)

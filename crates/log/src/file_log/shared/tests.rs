@@ -23,7 +23,7 @@ use crate::file_log::files::names::{FileName, unfinished};
 use crate::file_log::options::{FileLogOptions, Shared};
 use crate::glsn::{Glsn, StreamId};
 use crate::members::words::{End, SLOTS};
-use crate::members::{Members, PATIENCE};
+use crate::members::{LOCK_TIMEOUT, Members};
 
 /// A member, with its own handles and memory as in a process.
 struct Process {
@@ -52,10 +52,10 @@ impl Process {
         store: &Path,
         is_first: bool,
         (segment_bytes, memory): (u32, u64),
-        patience: Duration,
+        timeout: Duration,
     ) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let members = Arc::new(Members::join(disk, &clock, store, patience).unwrap());
+        let members = Arc::new(Members::join(disk, &clock, store, timeout).unwrap());
         members.begin(is_first, 7, 0).unwrap();
         let budget = Budget::new(memory, Backing::Heap).unwrap();
         let pool = Pool::new(&budget, 1 << 20).unwrap();
@@ -376,8 +376,9 @@ fn append_at_once(
     let dir = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new());
     // A busy machine may delay a thread for long.
-    let join =
-        |is_first| Process::join_for(&disk, dir.path(), is_first, (16 << 10, 16 << 20), PATIENCE);
+    let join = |is_first| {
+        Process::join_for(&disk, dir.path(), is_first, (16 << 10, 16 << 20), LOCK_TIMEOUT)
+    };
     let members: Vec<_> = (0..4).map(|at| join(at == 0)).collect();
     members.iter().for_each(begin);
     std::thread::scope(|scope| {
@@ -513,15 +514,15 @@ fn a_failed_catch_up_does_not_load_records_twice() {
 fn a_member_that_prepares_to_be_the_keeper_answers_nudges() {
     let (disk, store) = mem_disk();
     let (one, two) = (Process::join(&disk, &store, true), Process::join(&disk, &store, false));
-    assert!(one.members.keeper.try_to_keep().unwrap());
-    let before = two.members.keeper.pulse();
-    two.members.keeper.nudge();
-    one.members.keeper.answer_nudges(0);
-    assert_ne!(two.members.keeper.pulse(), before);
+    assert!(one.members.keeper.try_acquire().unwrap());
+    let before = two.members.keeper.heartbeat();
+    two.members.keeper.ping();
+    one.members.keeper.answer_pings(0);
+    assert_ne!(two.members.keeper.heartbeat(), before);
     assert_eq!((one.members.keeper.term(), two.members.keeper.pid()), (None, None));
-    one.members.keeper.give_keeping_back();
-    assert_eq!(two.members.keeper.pulse(), (0, 0));
-    assert!(two.members.keeper.try_to_keep().unwrap() && two.members.keeper.keep());
+    one.members.keeper.release();
+    assert_eq!(two.members.keeper.heartbeat(), (0, 0));
+    assert!(two.members.keeper.try_acquire().unwrap() && two.members.keeper.keep());
     assert_eq!(one.members.keeper.pid(), Some(7));
 }
 
@@ -652,7 +653,7 @@ fn threads_that_wait_for_the_turn_together_give_up_together() {
 fn a_leaving_member_waits_for_the_commit_that_one_of_its_threads_orders() {
     let (disk, store) = mem_disk();
     let join =
-        |is_first| Process::join_for(&disk, &store, is_first, (16 << 10, 16 << 20), PATIENCE);
+        |is_first| Process::join_for(&disk, &store, is_first, (16 << 10, 16 << 20), LOCK_TIMEOUT);
     let (one, two) = (join(true), join(false));
     let mut turn = one.log.turn().unwrap().unwrap();
     let glsn = std::thread::scope(|scope| {

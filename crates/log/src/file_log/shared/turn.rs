@@ -34,10 +34,10 @@ pub struct Turn<'a> {
 impl<'a> Turn<'a> {
     /// Waits for the turn. No other lock of the log is held meanwhile, so readers continue.
     pub(crate) fn take(log: &'a OpenLog, members: &'a Members) -> Result<Self, LogError> {
-        let came = members.turns.tries.came();
+        let before = members.turns.tries.count();
         let own = members.turns.own_turn();
         check(log, members)?;
-        if members.turns.tries.gave_up_since(came) {
+        if members.turns.tries.timed_out_since(before) {
             return Err(members.turns.turn.stalled());
         }
         let got = members.turns.take()?;
@@ -91,9 +91,9 @@ impl<'a> Turn<'a> {
 
     /// Takes back the GLSNs that a member assigned to posts if it ended in its turn. A turn that
     /// was not begun stays abandoned.
-    pub(super) fn take_back_if_abandoned(&self) {
+    pub(super) fn discard_if_abandoned(&self) {
         if self.got == Got::Abandoned {
-            self.members.posts.take_back_unpublished();
+            self.members.posts.discard_unpublished();
         }
     }
 
@@ -113,7 +113,7 @@ fn discard_unpublished(
     members: &Members,
     order: &mut Order,
 ) -> Result<(), LogError> {
-    members.posts.take_back_unpublished();
+    members.posts.discard_unpublished();
     let end = members.marks.end();
     remove_unpublished(&log.env.options, &end)?;
     catch_up(log, members, order)?;

@@ -44,7 +44,7 @@ impl TailBuffer {
     /// the file.
     pub(crate) fn restart(&mut self, offset: u64) {
         while let Some(chunk) = self.full.pop_front() {
-            self.give_back(chunk);
+            self.keep_spare(chunk);
         }
         self.base = offset - offset % CHUNK_BYTES as u64;
         self.current.fill(0);
@@ -107,7 +107,7 @@ impl TailBuffer {
         while !self.full.is_empty() && self.base + CHUNK_BYTES as u64 <= written {
             if let Some(chunk) = self.full.pop_front() {
                 self.base += CHUNK_BYTES as u64;
-                self.give_back(chunk);
+                self.keep_spare(chunk);
             }
         }
     }
@@ -124,7 +124,7 @@ impl TailBuffer {
         }
     }
 
-    fn give_back(&mut self, chunk: Arc<Chunk>) {
+    fn keep_spare(&mut self, chunk: Arc<Chunk>) {
         if self.spares.len() + 1 < SET_ASIDE {
             match Arc::try_unwrap(chunk) {
                 Ok(chunk) => self.spares.push(chunk),

@@ -57,7 +57,7 @@ impl Order {
     }
 
     /// Reads the extent of the file, if another process may have extended it.
-    pub(crate) fn look_at_zeros(&mut self) -> io::Result<()> {
+    pub(crate) fn read_extent(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.may_be_zeroed_further) {
             self.zeroed =
                 self.file.len()?.min(u64::from(self.header.segment_bytes)).max(self.zeroed);

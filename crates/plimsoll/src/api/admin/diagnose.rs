@@ -13,7 +13,7 @@ use plimsoll_disk::vfs::Disk;
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::file_log::options::{FileLogOptions, Mode};
 use plimsoll_log::file_log::repair::recover::blob_pages;
-use plimsoll_log::file_log::repair::verify::{self, BlobDamage, Cure, Finding, VerifyScope};
+use plimsoll_log::file_log::repair::verify::{self, BlobDamage, Finding, Remedy, VerifyScope};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES};
@@ -185,10 +185,12 @@ impl Scene<'_> {
             Damage::new(format!("log/{}", finding.file), finding.offset, finding.what.clone());
         damage.glsns = finding.glsn.map(|first| first..=finding.last.unwrap_or(first));
         let first = finding.glsn.unwrap_or(Glsn::FIRST);
-        let lost = match (finding.cure, &finding.blob) {
+        let lost = match (finding.remedy, &finding.blob) {
             (_, Some(blob)) => LostPart::Blob(blob.clone(), finding.glsn),
-            (Cure::Drop, None) => LostPart::Records(first..finding.last.map_or(first, Glsn::next)),
-            (Cure::Cut, None) => {
+            (Remedy::Drop, None) => {
+                LostPart::Records(first..finding.last.map_or(first, Glsn::next))
+            }
+            (Remedy::Cut, None) => {
                 LostPart::Records(first..finding.last.map_or(Glsn::MAX, Glsn::next))
             }
             _ => LostPart::Other,
@@ -283,7 +285,7 @@ impl Scene<'_> {
     }
 
     /// Reads the names of keyspaces from their records in the index.
-    pub(crate) fn learn_names(&mut self, parts: &[Part]) -> Result<()> {
+    pub(crate) fn read_names(&mut self, parts: &[Part]) -> Result<()> {
         for part in parts.iter().filter(|part| IndexKey::new(&part.info.first_key).is_in(SYSTEM)) {
             let names = &mut self.names;
             survey(part.source.as_deref(), &part.info, self.budget, &mut |version| {
@@ -349,7 +351,7 @@ pub(crate) fn look(
     let mut parts = Vec::new();
     for (run, info) in known.into_iter().flat_map(|manifest| manifest.runs.iter().enumerate()) {
         for info in &info.tables {
-            parts.push(look_at_part(
+            parts.push(survey_part(
                 disk,
                 path,
                 pool,
@@ -418,7 +420,7 @@ pub(crate) fn value_blobs(manifest: &Manifest) -> Vec<BlobId> {
     blobs
 }
 
-pub(crate) fn look_at_part(
+pub(crate) fn survey_part(
     disk: &dyn Disk,
     path: &Path,
     pool: &Arc<Pool>,

@@ -29,9 +29,9 @@ use crate::api::admin::dump::records::{
 use crate::api::commit::Commit;
 use crate::api::snapshot::Snapshot;
 use crate::engine::{Engine, branch_commits, keyspace_commits};
+use crate::index::iter::handle::Detachable;
+use crate::index::iter::versions::Versions;
 use crate::index::manifest::limits::Limits;
-use crate::index::walk::seat::Walk;
-use crate::index::walk::versions::Versions;
 use crate::read::point::ValueReader;
 use crate::types::cancel::Cancel;
 use crate::types::error::{Error, Lift, Result};
@@ -378,7 +378,7 @@ impl Dump<'_> {
         self.out.write(&Record::Limits(&limits))?;
         let everything = (Bound::Unbounded, Bound::Unbounded);
         let mut versions = Versions::new(everything, Glsn::NONE, Glsn(first.0 - 1));
-        versions.sit_down(&view, b"")?;
+        versions.attach(&view, b"")?;
         let (mut key, before) = (Vec::new(), self.report.changes);
         while let Some(version) = versions.next(&mut key)? {
             self.options.cancel.check()?;

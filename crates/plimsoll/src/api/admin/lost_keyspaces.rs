@@ -184,7 +184,7 @@ pub(crate) fn write_records(store: &Arc<Engine>, names: &BTreeMap<u32, String>) 
     tx.commit()?;
     for (id, name) in names {
         let record = Record::new(*id, Retention::Forever, Compression::None);
-        store.reader.keyspaces.learn(name, record);
+        store.reader.keyspaces.load(name, record);
     }
     Ok(())
 }

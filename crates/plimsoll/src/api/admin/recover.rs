@@ -21,9 +21,9 @@
 //! 4. The new store gets its name once it has been read and verified. An interrupted recovery
 //!    leaves a folder that the next one into the same destination removes.
 
-mod doubts;
 mod index;
 mod source;
+mod unusable;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -41,9 +41,9 @@ use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
 use crate::api::admin::backup::{parent_of, refuse_inside};
 use crate::api::admin::diagnose::{Found, LostPart, LostPlaces, Scene, first_of_log, is_damage};
 use crate::api::admin::lost_keyspaces;
-use crate::api::admin::recover::doubts::Doubts;
 use crate::api::admin::recover::index::{lost_ranges, merge};
 use crate::api::admin::recover::source::{BlobLosses, Plan, Source};
+use crate::api::admin::recover::unusable::Unusable;
 use crate::api::admin::verify::verify_open;
 use crate::api::admin::verify_values::find_bad_values;
 use crate::engine::Engine;
@@ -169,10 +169,10 @@ pub(crate) fn recover(
 ) -> Result<RecoverReport> {
     let (options, _lock) = begin(path, options)?;
     let place = Place::find(&*options.disk, path, dest)?;
-    let mut doubts = Doubts::default();
+    let mut unusable = Unusable::default();
     for _ in 0..ATTEMPTS_MAX {
         place.clear()?;
-        match attempt(path, &place, &options, &mut doubts, progress) {
+        match attempt(path, &place, &options, &mut unusable, progress) {
             Ok(Some(report)) => {
                 place.finish()?;
                 return Ok(report);
@@ -194,14 +194,14 @@ pub(crate) fn recover(
 /// [`Db::recover_dry_run`](crate::Db::recover_dry_run).
 pub(crate) fn dry_run(path: &Path, options: Options) -> Result<RecoverReport> {
     let (options, _lock) = begin(path, options)?;
-    let mut doubts = Doubts::default();
+    let mut unusable = Unusable::default();
     for _ in 0..ATTEMPTS_MAX {
-        let source = Source::read(path, &options, &doubts, &mut |_, _| {})?;
+        let source = Source::read(path, &options, &unusable, &mut |_, _| {})?;
         let mut scene = source.scene(path)?;
         let unnamed = name_lost(&source, &mut scene)?;
         let (found, _) = scene.describe(&source.findings, &source.parts)?;
-        let losses = source.blob_losses(&found, &doubts)?;
-        if doubts.learn(losses.commits) {
+        let losses = source.blob_losses(&found, &unusable)?;
+        if unusable.add(losses.commits) {
             continue;
         }
         let mut report = describe(path, &source, &scene, &found)?;
@@ -293,20 +293,20 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Makes the new store; `None` if it is not sound, in which case `doubts` has new findings.
+/// Makes the new store; `None` if it is not sound, in which case `unusable` has new findings.
 fn attempt(
     path: &Path,
     place: &Place<'_>,
     options: &Options,
-    doubts: &mut Doubts,
+    unusable: &mut Unusable,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Option<RecoverReport>> {
-    let source = Source::read(path, options, doubts, progress)?;
+    let source = Source::read(path, options, unusable, progress)?;
     let mut scene = source.scene(path)?;
     let unnamed = name_lost(&source, &mut scene)?;
     let (found, _) = scene.describe(&source.findings, &source.parts)?;
-    let BlobLosses { damaged, commits } = source.blob_losses(&found, doubts)?;
-    if doubts.learn(commits) {
+    let BlobLosses { damaged, commits } = source.blob_losses(&found, unusable)?;
+    if unusable.add(commits) {
         return Ok(None);
     }
     let mut report = describe(path, &source, &scene, &found)?;
@@ -321,7 +321,7 @@ fn attempt(
     (report.bytes_linked, report.bytes_copied) = (linked_bytes, written_bytes);
     if source.plan == Plan::Merge {
         if let Err(error) = replay_log(&place.new, options) {
-            return blame(doubts, &source, error).map(|()| None);
+            return find_cause(unusable, &source, error).map(|()| None);
         }
         if first_of_log(place.disk, &place.new)? > source.survey.bounds().start {
             return Ok(None);
@@ -346,7 +346,7 @@ fn attempt(
     let may_free = options.background && source.plan != Plan::Merge;
     let store = match open_by(&place.new, Options { background: may_free, ..options.clone() }) {
         Ok(store) => store,
-        Err(error) => return blame(doubts, &source, error).map(|()| None),
+        Err(error) => return find_cause(unusable, &source, error).map(|()| None),
     };
     if source.plan == Plan::Merge {
         lost_keyspaces::record_streams(&store)?;
@@ -360,17 +360,17 @@ fn attempt(
     if !problems.is_empty() {
         let wrong: Vec<_> =
             find_bad_values(&store, &[])?.iter().filter_map(|bad| bad.pages()).collect();
-        let known = doubts.wrong_pages.len();
+        let known = unusable.wrong_pages.len();
         let new = wrong
             .into_iter()
-            .filter(|wrong| !doubts.wrong_pages.contains(wrong))
+            .filter(|wrong| !unusable.wrong_pages.contains(wrong))
             .collect::<Vec<_>>();
-        doubts.wrong_pages.extend(new);
-        if doubts.wrong_pages.len() > known {
+        unusable.wrong_pages.extend(new);
+        if unusable.wrong_pages.len() > known {
             return Ok(None);
         }
         if source.plan == Plan::Keep {
-            doubts.index = true;
+            unusable.index = true;
             return Ok(None);
         }
         report.unresolved.extend(problems);
@@ -392,15 +392,15 @@ fn replay_log(path: &Path, options: &Options) -> Result<()> {
 }
 
 /// Finds the commit or the index that causes a new store not to open; otherwise returns the error.
-fn blame(doubts: &mut Doubts, source: &Source, error: Error) -> Result<()> {
+fn find_cause(unusable: &mut Unusable, source: &Source, error: Error) -> Result<()> {
     match &error {
         Error::Corrupt { glsn: Some(glsn), .. }
-            if source.survey.has(*glsn) && doubts.unusable.insert(*glsn) =>
+            if source.survey.has(*glsn) && unusable.unusable.insert(*glsn) =>
         {
             Ok(())
         }
-        _ if is_damage(&error) && source.plan == Plan::Keep && !doubts.index => {
-            doubts.index = true;
+        _ if is_damage(&error) && source.plan == Plan::Keep && !unusable.index => {
+            unusable.index = true;
             Ok(())
         }
         _ => Err(error),

@@ -90,7 +90,7 @@ pub(crate) fn restore(dest: &Path, options: Options, from: &mut dyn Read) -> Res
     let mut from = BufReader::with_capacity(PIECE_BYTES, from);
     let (mut from, header) = DumpReader::begin(&mut from)?;
     let place = Place::take(dest, &options, &header)?;
-    let mut report = RestoreReport { went_on: place.goes_on, ..RestoreReport::default() };
+    let mut report = RestoreReport { went_on: place.is_resumed, ..RestoreReport::default() };
     report.glsn = match header.content {
         Content::Newest => restore_newest(&place, &options, &mut from, &mut report)?,
         Content::History => restore_history(&place, &options, &header, &mut from, &mut report)?,
@@ -132,7 +132,7 @@ fn restore_history(
     let begins_later = header.first > Glsn::FIRST;
     let has_manifest = || Manifest::read_of_store(&*options.disk, &place.store);
     let mut limits = None;
-    if begins_later && place.goes_on && has_manifest()?.is_some() {
+    if begins_later && place.is_resumed && has_manifest()?.is_some() {
         limits = Some(base::pass(from)?);
     } else if begins_later {
         place.clear_store()?;
@@ -417,7 +417,7 @@ fn note_compression(store: &Engine, change: &Owned) -> Result<()> {
     match change {
         Owned::Put { space: SYSTEM, key, piece, .. } if key != STREAMS_MARK.as_bytes() => {
             let settings = Settings::decode(piece)?;
-            store.reader.keyspaces.learn_compression(settings.id, settings.compression);
+            store.reader.keyspaces.load_compression(settings.id, settings.compression);
             Ok(())
         }
         _ => Ok(()),
@@ -507,7 +507,7 @@ impl Read for ValueOf<'_, '_> {
 }
 
 /// Skips the rest of a value.
-fn pass_value(from: &mut DumpReader<'_>, mut left: u64) -> Result<()> {
+fn skip_value(from: &mut DumpReader<'_>, mut left: u64) -> Result<()> {
     while left > 0 {
         left = match from.read()? {
             Record::Piece(piece) if piece.len() as u64 == left.min(PIECE_BYTES as u64) => {
@@ -561,7 +561,7 @@ fn restore_rows(
                 };
                 if rows <= done {
                     let left = len - piece.len() as u64;
-                    pass_value(from, left)?;
+                    skip_value(from, left)?;
                     continue;
                 }
                 let (key, piece) = (key.to_vec(), piece.to_vec());

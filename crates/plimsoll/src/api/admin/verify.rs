@@ -308,7 +308,7 @@ fn verify_closed(
     })?;
     let first = first_of_log(disk, path)?;
     let mut scene = Scene { path, budget: &budget, names: BTreeMap::new() };
-    scene.learn_names(&closed.parts)?;
+    scene.read_names(&closed.parts)?;
     let (found, notes) = scene.describe(&closed.findings, &closed.parts)?;
     let mut damage: Vec<Damage> = found.into_iter().map(|found| found.damage).collect();
     if let Err(error) = &closed.manifest {

@@ -145,7 +145,7 @@ fn free_memory_is_checked_once_a_second_of_the_stores_clock() {
         }
         assert_eq!(gauge.asked.load(Ordering::Relaxed), asked);
         gauge.set(GIB - free);
-        clock.advance(LOOK_EVERY - Duration::from_nanos(1));
+        clock.advance(POLL_INTERVAL - Duration::from_nanos(1));
         assert_eq!(choice.caching() == Caching::Buffered, cached);
         clock.advance(Duration::from_nanos(1));
     }

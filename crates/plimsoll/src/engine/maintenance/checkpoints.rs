@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll_disk::clock::Clock;
-use plimsoll_disk::crew::{Crew, Job, Urgency};
+use plimsoll_disk::job_pool::{Job, JobPool, JobPriority};
 use plimsoll_disk::worker::{Next, Woken};
 use plimsoll_log::file_log::FileLog;
 
@@ -29,7 +29,7 @@ use crate::types::lock::lock;
 const LOOK: Duration = Duration::from_millis(500);
 /// The longest interval without commits: reads alone may have left memory with rows that other uses
 /// need.
-const LOOK_IDLE: Duration = Duration::from_secs(120);
+const POLL_INTERVAL_IDLE: Duration = Duration::from_secs(120);
 
 /// While a store is being closed, a log folder with more files than this is not swept.
 const FEW_FILES: usize = 256;
@@ -42,7 +42,7 @@ pub(crate) struct Context {
     pub(crate) index: Arc<OpenIndex>,
     pub(crate) sequencer: Arc<CommitSequencer>,
     pub(crate) peers: Arc<dyn Peers>,
-    pub(crate) crew: Arc<Crew>,
+    pub(crate) job_pool: Arc<JobPool>,
 }
 
 /// The checkpoint job of one store.
@@ -68,7 +68,7 @@ enum Swept {
     /// Nothing is left.
     All,
     /// Not swept: another member writes the index, or reads all files.
-    NotNow,
+    Deferred,
 }
 
 impl Checkpoints {
@@ -126,14 +126,14 @@ impl Core {
             let killed = core.context.peers.killed();
             // A file that cannot be swept now is swept at the next call, or when the store is
             // opened again.
-            if tried != Some(killed) && !matches!(core.sweep(), Ok(Swept::NotNow)) {
+            if tried != Some(killed) && !matches!(core.sweep(), Ok(Swept::Deferred)) {
                 tried = Some(killed);
             }
             core.step();
-            Next::Within(if core.is_watching() { LOOK } else { LOOK_IDLE })
+            Next::Within(if core.is_watching() { LOOK } else { POLL_INTERVAL_IDLE })
         };
         let bell = &self.context.sequencer.alarm.bell;
-        self.context.crew.start("checkpoint", Urgency::Patient, bell, || {}, step)
+        self.context.job_pool.start("checkpoint", JobPriority::Low, bell, || {}, step)
     }
 
     /// Whether something may become due soon. If not, the next commit rings the bell.
@@ -142,7 +142,7 @@ impl Core {
             let known = lock(&self.watch);
             // A process that follows the keeper watches nothing; it is also woken when it becomes
             // the keeper.
-            self.context.index.env.duty().may_write()
+            self.context.index.env.role().may_write()
                 && (known.is_watching() || known.next != self.context.log.bounds().next)
         };
         is_watching() || {
@@ -159,8 +159,8 @@ impl Core {
         if *swept == Some(killed) {
             return Ok(Swept::All);
         }
-        if !self.context.index.env.duty().may_write() {
-            return Ok(Swept::NotNow);
+        if !self.context.index.env.role().may_write() {
+            return Ok(Swept::Deferred);
         }
         let sweep = || {
             self.context
@@ -170,7 +170,7 @@ impl Core {
         };
         let mut done = Ok(());
         if !self.context.peers.remove_files(&mut |_| done = sweep().map(drop)) {
-            return Ok(Swept::NotNow);
+            return Ok(Swept::Deferred);
         }
         done?;
         *swept = Some(killed);
@@ -190,7 +190,7 @@ impl Core {
     fn step(&self) -> Progress {
         let context = &self.context;
         context.index.env.context.row_cache.return_lent();
-        if !context.index.env.duty().may_write() {
+        if !context.index.env.role().may_write() {
             return Progress::Idle;
         }
         let memtables = &context.index.memtables;
@@ -198,7 +198,7 @@ impl Core {
         let now = context.clock.monotonic_nanos();
         let worth_a_run =
             memtables.unflushed().filter(|active| active.is_worth_a_run(memtables.limit_bytes()));
-        match watch.look(now, context.log.bounds().next, worth_a_run.map(|active| active.oldest)) {
+        match watch.poll(now, context.log.bounds().next, worth_a_run.map(|active| active.oldest)) {
             Due::Nothing => Progress::Idle,
             Due::Flush => self.close_memtable(),
             Due::Seal { from_bytes, from_blob_bytes } => {
@@ -221,7 +221,7 @@ impl Core {
         let context = &self.context;
         let closed = context
             .sequencer
-            .try_at_applied(|applied| context.index.memtables.close_up_to(applied));
+            .try_between_commits(|applied| context.index.memtables.close_up_to(applied));
         if closed.is_some() { Progress::Worked } else { Progress::Idle }
     }
 }

@@ -73,7 +73,7 @@ impl IdleTime {
         // The keyspaces are known once the horizon is ready.
         if !is_steady
             || self.horizon.ready.get().is_none()
-            || !reader.index.env.duty().may_write()
+            || !reader.index.env.role().may_write()
             || !is_due()
             || reader.keyspaces.records().iter().any(counts_glsns)
         {

@@ -16,12 +16,12 @@ const READERS: usize = 4;
 /// The threads end when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Upkeep {
-    evictor: Option<Seat>,
+    evictor: Option<EvictorRunner>,
     _readers: Option<ReaderThreads>,
 }
 
 #[derive(Debug)]
-enum Seat {
+enum EvictorRunner {
     Thread {
         _thread: EvictorThread,
     },
@@ -33,15 +33,16 @@ impl Upkeep {
     /// Starts the threads that the options request. Without background threads each scan reads
     /// ahead on its own thread.
     pub(crate) fn start(pool: &Arc<Pool>, options: &Options) -> Result<Self> {
-        let seat = |evictor| match options.background {
-            true => EvictorThread::start(evictor).map(|thread| Seat::Thread { _thread: thread }),
-            false => Ok(Seat::Steps(evictor)),
+        let run = |evictor| match options.background {
+            true => EvictorThread::start(evictor)
+                .map(|thread| EvictorRunner::Thread { _thread: thread }),
+            false => Ok(EvictorRunner::Steps(evictor)),
         };
         let evictor = || {
             let evictor = Evictor::new(pool, Arc::clone(&options.clock));
             evictor.on_batch(|batch| events::evicted(batch.pages, batch.bytes))
         };
-        let evictor = options.evictor.then(|| seat(evictor())).transpose()?;
+        let evictor = options.evictor.then(|| run(evictor())).transpose()?;
         let readers = options.background.then(|| ReaderThreads::start(pool, READERS));
         Ok(Self { evictor, _readers: readers })
     }
@@ -60,8 +61,8 @@ impl Upkeep {
     /// Frees some memory, unless a thread does so.
     pub(crate) fn step(&mut self) -> Progress {
         match &mut self.evictor {
-            Some(Seat::Steps(evictor)) => evictor.step(),
-            Some(Seat::Thread { .. }) | None => Progress::Idle,
+            Some(EvictorRunner::Steps(evictor)) => evictor.step(),
+            Some(EvictorRunner::Thread { .. }) | None => Progress::Idle,
         }
     }
 }

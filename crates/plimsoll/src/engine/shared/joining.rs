@@ -11,12 +11,12 @@ use plimsoll_log::error::LogError;
 use plimsoll_log::file_log::{FileLog, options};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::members::budgets::First;
-use plimsoll_log::members::{Members, PATIENCE};
+use plimsoll_log::members::{LOCK_TIMEOUT, Members};
 use plimsoll_memory::budget::Budget;
 
 use crate::engine::lock::take_lock_alone;
 use crate::index::OpenIndex;
-use crate::index::env::duty::Duty;
+use crate::index::env::role::Role;
 use crate::read::own_records::OwnRecords;
 use crate::txn::peers::{Alone, Peers};
 use crate::txn::sequencer::CommitSequencer;
@@ -25,7 +25,7 @@ use crate::txn::shared::floors::Floors;
 use crate::txn::shared::follower::Follower;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::invalid_input::InvalidInput;
-use crate::types::machine_memory::there_is_bytes;
+use crate::types::machine_memory::available_bytes;
 use crate::types::options::{Durability, MIN_MEMORY_BYTES, Options};
 
 /// How often the store's lock is tried, because a child process that another one is starting may
@@ -33,7 +33,7 @@ use crate::types::options::{Durability, MIN_MEMORY_BYTES, Options};
 const LOCK_TRIES: usize = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
 
-/// The time between two reports of a process that joins or leaves; many fit into [`PATIENCE`].
+/// The time between two reports of a process that joins or leaves; many fit into [`LOCK_TIMEOUT`].
 const REPORT_PERIOD: Duration = Duration::from_secs(1);
 
 /// The maximum number of reports. A report shows that the process runs, not that its work proceeds,
@@ -76,11 +76,11 @@ impl Entry {
     }
 
     /// Which process writes the files of the index.
-    pub(crate) fn duty(&self, options: &Options) -> Duty {
+    pub(crate) fn role(&self, options: &Options) -> Role {
         match self.members() {
-            Some(members) => Duty::Member(Arc::clone(members)),
-            None if options.read_only => Duty::ReadOnly,
-            None => Duty::Alone,
+            Some(members) => Role::Member(Arc::clone(members)),
+            None if options.read_only => Role::ReadOnly,
+            None => Role::Alone,
         }
     }
 
@@ -123,8 +123,8 @@ impl Entry {
             sequencer: Arc::clone(sequencer),
             is_buffered: options.durability == Durability::Buffered,
             records: Arc::clone(records),
-            to_learn: Mutex::default(),
-            is_to_learn: floors.is_to_learn,
+            to_load: Mutex::default(),
+            must_load_records: floors.must_load_records,
         };
         let shared = Arc::new(Shared::new(follower, options.sizes.blind_after));
         (Arc::clone(&shared) as _, Some(shared))
@@ -168,10 +168,10 @@ impl Joining {
         if options.read_only {
             return Self::begin_to_read(path, options);
         }
-        let members = Members::join(&options.disk, &options.clock, path, PATIENCE).lift()?;
+        let members = Members::join(&options.disk, &options.clock, path, LOCK_TIMEOUT).lift()?;
         let (lock, is_first) = take_lock(path, options, &members)?;
         members.begin(is_first, options.disk.process_id(), options.clock.wall_micros()).lift()?;
-        if is_first && members.keeper.try_to_keep().lift()? {
+        if is_first && members.keeper.try_acquire().lift()? {
             members.keeper.keep();
         }
         // Others may join while this process waits for memory, unless this process is the first.
@@ -182,7 +182,7 @@ impl Joining {
     }
 
     fn begin_to_read(path: &Path, options: &Options) -> Result<Self> {
-        let members = Members::join_to_read(&options.disk, &options.clock, path, PATIENCE);
+        let members = Members::join_to_read(&options.disk, &options.clock, path, LOCK_TIMEOUT);
         let members = members.map_err(|error| of_nobody_to_follow(path, error))?;
         let is_followed =
             members.begin_to_read(std::process::id(), options.clock.wall_micros()).lift()?;
@@ -238,7 +238,7 @@ fn reports(report: impl Fn()) -> impl FnMut(Woken) -> Next {
 fn first_budget(members: &Members, options: &Options, lets_others: bool) -> Result<u64> {
     let wanted = match options.memory_total.or(members.budgets.memory_total()) {
         // Other processes may run in a container with a higher limit.
-        Some(total) if !options.has_memory_bytes => total.min(there_is_bytes()),
+        Some(total) if !options.has_memory_bytes => total.min(available_bytes()),
         _ => options.memory_bytes,
     };
     let bytes = (wanted, MIN_MEMORY_BYTES);
@@ -338,7 +338,7 @@ mod tests {
         let mut step = reports(|| reported.set(reported.get() + 1));
         let mut waited = Duration::ZERO;
         while let Next::Within(pause) = step(Woken::TimedOut) {
-            assert!(pause < PATIENCE / 2, "those that wait see several reports");
+            assert!(pause < LOCK_TIMEOUT / 2, "those that wait see several reports");
             waited += pause;
             assert!(waited <= Duration::from_secs(600), "it does not end");
         }

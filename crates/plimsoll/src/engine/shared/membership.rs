@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use plimsoll_disk::crew::{Job, Urgency};
+use plimsoll_disk::job_pool::{Job, JobPriority};
 use plimsoll_disk::worker::{Bell, Next, Worker};
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::members::holds::Held;
@@ -30,14 +30,14 @@ use crate::types::lock::lock;
 /// The longest time between two checks of the other members, while commits are made and otherwise.
 /// The next sync of a commit ends the longer wait.
 const LOOK: Duration = Duration::from_millis(500);
-const LOOK_IDLE: Duration = Duration::from_secs(20);
+const POLL_INTERVAL_IDLE: Duration = Duration::from_secs(20);
 
-/// The longest sleep of the thread that answers nudges; each nudge wakes it.
-const PULSE_SLEEP: Duration = Duration::from_secs(600);
+/// The longest sleep of the thread that answers pings; each ping wakes it.
+const PING_SLEEP: Duration = Duration::from_secs(600);
 
 /// The time between two checks while memory moves from one member to another, and between two
 /// attempts to close a memtable.
-const LOOK_SOON: Duration = Duration::from_millis(20);
+const POLL_INTERVAL_SHORT: Duration = Duration::from_millis(20);
 
 /// The part of an open store that takes part in the work of all members.
 #[derive(Default)]
@@ -50,15 +50,15 @@ pub(crate) struct Membership {
     applier: Mutex<Option<Job>>,
     /// Serves requests to the keeper.
     server: Mutex<Option<Worker>>,
-    /// Answers nudges while other threads work, but no longer once a thread that other members need
+    /// Answers pings while other threads work, but no longer once a thread that other members need
     /// has panicked: then another member becomes the keeper.
-    pulse: Mutex<Option<Worker>>,
+    ping_thread: Mutex<Option<Worker>>,
     /// While this process leaves, reports to those that wait to join that it works.
     reporter: Mutex<Option<Worker>>,
     /// Set when a thread panicked.
     has_lost_thread: Arc<AtomicBool>,
-    /// Number of answered nudges, in a store without threads.
-    nudges: AtomicU64,
+    /// Number of answered pings, in a store without threads.
+    pings: AtomicU64,
 }
 
 impl Membership {
@@ -95,7 +95,7 @@ impl Membership {
             let server =
                 requests::serve(shared.members(), &self.is_ending, alarm(), space, committer)?;
             *lock(&self.server) = Some(server);
-            *lock(&self.pulse) = Some(self.answer(shared.members(), space)?);
+            *lock(&self.ping_thread) = Some(self.answer(shared.members(), space)?);
             *lock(&self.applier) = Some(start_to_apply(shared, committer, alarm())?);
         }
         let (pool, space, committer) = (Arc::clone(pool), Arc::clone(space), Arc::clone(committer));
@@ -110,7 +110,7 @@ impl Membership {
             // An error here is retried at the next check; a caller that needs the result meanwhile
             // gets the error itself.
             let needed = members.needs.own_needs();
-            let looked = look(&space, &committer, &shared).unwrap_or_default();
+            let polled = poll(&space, &committer, &shared).unwrap_or_default();
             if std::mem::replace(&mut was_keeper, members.keeper.is_keeper()) != was_keeper {
                 // Rings for memtables that this process must flush from now on, which hold commits
                 // of others.
@@ -123,11 +123,11 @@ impl Membership {
             }
             let is_fitting = memory_share::fit(&pool, &space, &members).unwrap_or(true);
             if is_fitting {
-                members.table.wait_for_change(seen, LOOK_SOON);
-            } else if looked.must_retry {
+                members.table.wait_for_change(seen, POLL_INTERVAL_SHORT);
+            } else if polled.must_retry {
                 retry_closing(&committer, &members, seen);
-            } else if newest == before && !looked.is_reading {
-                members.marks.rest(seen, newest, durable, LOOK_IDLE);
+            } else if newest == before && !polled.is_reading {
+                members.marks.rest(seen, newest, durable, POLL_INTERVAL_IDLE);
             } else {
                 members.table.wait_for_change(seen, LOOK);
             }
@@ -139,33 +139,33 @@ impl Membership {
         Ok(())
     }
 
-    /// Starts the thread that answers nudges.
+    /// Starts the thread that answers pings.
     fn answer(&self, members: &Arc<Members>, space: &Arc<LogSpace>) -> Result<Worker> {
         let (members, is_ending) = (Arc::clone(members), Arc::clone(&self.is_ending));
         let (space, has_lost_thread) = (Arc::clone(space), Arc::clone(&self.has_lost_thread));
-        let mut nudges = 0;
+        let mut pings = 0;
         let step = move |_| {
             let has_lost_thread = has_lost_thread.load(Ordering::Acquire)
-                || space.reader.index.env.signals.has_lost_job();
+                || space.reader.index.env.signals.has_panicked_job();
             if is_ending.load(Ordering::Acquire) || has_lost_thread {
                 return Next::End;
             }
-            nudges = members.keeper.answer_nudge(nudges, PULSE_SLEEP);
+            pings = members.keeper.answer_ping(pings, PING_SLEEP);
             Next::Again
         };
-        Ok(Worker::start("plimsoll-pulse", &Arc::new(Bell::default()), || {}, step)?)
+        Ok(Worker::start("plimsoll-ping", &Arc::new(Bell::default()), || {}, step)?)
     }
 
     /// Does the work of the threads once, for a store without threads.
     pub(crate) fn step(&self, pool: &Pool, space: &LogSpace, committer: &Committer) -> Result<()> {
         let Some(shared) = &self.shared else { return Ok(()) };
         let members = shared.members();
-        let nudges = members.keeper.answer_nudges(self.nudges.load(Ordering::Relaxed));
-        self.nudges.store(nudges, Ordering::Relaxed);
+        let pings = members.keeper.answer_pings(self.pings.load(Ordering::Relaxed));
+        self.pings.store(pings, Ordering::Relaxed);
         committer.caught_up(|| shared.blind.apply_left())?;
-        look(space, committer, shared)?;
+        poll(space, committer, shared)?;
         memory_share::fit(pool, space, members)?;
-        requests::serve_those_asked(members, &self.is_ending, space, committer);
+        requests::serve_pending(members, &self.is_ending, space, committer);
         Ok(())
     }
 
@@ -188,10 +188,10 @@ impl Membership {
         }
         let index = &space.reader.index;
         index.following.follow(members)?;
-        Ok(index.env.duty().may_write())
+        Ok(index.env.role().may_write())
     }
 
-    /// Stops the threads that serve other members and answer nudges, and the apply job.
+    /// Stops the threads that serve other members and answer pings, and the apply job.
     fn stop(&self, members: &Members) {
         self.is_ending.store(true, Ordering::Release);
         let (worker, applier) = (lock(&self.worker).take(), lock(&self.applier).take());
@@ -202,10 +202,10 @@ impl Membership {
         if let Some(applier) = applier {
             applier.stop();
         }
-        let pulse = lock(&self.pulse).take();
-        if let Some(pulse) = pulse {
-            members.keeper.nudge();
-            pulse.stop();
+        let ping_thread = lock(&self.ping_thread).take();
+        if let Some(ping_thread) = ping_thread {
+            members.keeper.ping();
+            ping_thread.stop();
         }
     }
 
@@ -235,19 +235,19 @@ fn start_to_apply(
     committer: &Arc<Committer>,
     alarm: impl Fn() + Send + 'static,
 ) -> Result<Job> {
-    let crew = Arc::clone(&committer.reader.index.env.context.crew);
+    let job_pool = Arc::clone(&committer.reader.index.env.context.job_pool);
     let (applying, committer) = (Arc::clone(shared), Arc::clone(committer));
     let step = move |_| {
         // If this fails, the commit that needs everything applied retries and returns the error.
         let _ = committer.caught_up(|| applying.blind.apply_left());
         Next::Rung
     };
-    Ok(crew.start("apply", Urgency::Prompt, &shared.blind.applier, alarm, step)?)
+    Ok(job_pool.start("apply", JobPriority::High, &shared.blind.applier, alarm, step)?)
 }
 
 /// The result of checking the other members.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Looked {
+pub(crate) struct Polled {
     /// Whether this member has an older moment open, for which others retain versions.
     is_reading: bool,
     /// Whether a memtable must still be closed because a commit was in progress: see
@@ -256,19 +256,19 @@ pub(crate) struct Looked {
 }
 
 /// Does the work that the other members need from this one.
-pub(crate) fn look(space: &LogSpace, committer: &Committer, shared: &Shared) -> Result<Looked> {
+pub(crate) fn poll(space: &LogSpace, committer: &Committer, shared: &Shared) -> Result<Polled> {
     let (index, members) = (&space.reader.index, shared.members());
     // A failure poisons the log, and the next commit returns it.
     let _ = space.reader.log.check_shared();
     // A `Sync` process also flushes what `Buffered` peers are waiting for; the flush makes it
     // durable.
-    let is_waited_for =
-        members.keeper.is_keeper() && members.marks.flush_wanted() > committer.sequencer.applied();
+    let is_waited_for = members.keeper.is_keeper()
+        && members.marks.flush_requested() > committer.sequencer.applied();
     // An error here is retried by the next read.
     let _ = if is_waited_for {
         committer.fresh_and_ordered()
     } else {
-        committer.caught_up(|| shared.blind.keep_up(space.clock.monotonic_nanos()))
+        committer.caught_up(|| shared.blind.apply_while_blind(space.clock.monotonic_nanos()))
     };
     let applied = committer.sequencer.applied();
     index.following.follow(members)?;
@@ -285,7 +285,7 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, shared: &Shared) -> 
     if members.keeper.is_keeper() {
         // This also detects members that have ended, whose published needs no longer count.
         members.slots.list().lift()?;
-        index.following.tell_needs(members);
+        index.following.publish_needs(members);
         index.runs.files.remove_left();
         steps::free_log(space)?;
     } else {
@@ -296,17 +296,17 @@ pub(crate) fn look(space: &LogSpace, committer: &Committer, shared: &Shared) -> 
                 index.memtables.close_up_to(applied);
             }
         };
-        committer.sequencer.try_at_applied(let_go);
+        committer.sequencer.try_between_commits(let_go);
         index.following.follow(members)?;
     }
-    Ok(Looked { is_reading: committer.promise_floor(), must_retry })
+    Ok(Polled { is_reading: committer.publish_floor(), must_retry })
 }
 
 /// Tries to close the memtable between two commits until the next check is due. An attempt frees no
 /// log and takes no lock between members.
 fn retry_closing(committer: &Committer, members: &Members, seen: u64) {
-    for _ in 0..LOOK.as_millis() / LOOK_SOON.as_millis() {
-        members.table.wait_for_change(seen, LOOK_SOON);
+    for _ in 0..LOOK.as_millis() / POLL_INTERVAL_SHORT.as_millis() {
+        members.table.wait_for_change(seen, POLL_INTERVAL_SHORT);
         if members.table.state() != seen || close_if_wanted(committer, members).is_some() {
             return;
         }
@@ -320,11 +320,11 @@ fn close_if_wanted(committer: &Committer, members: &Members) -> Option<()> {
     let after = flush_policy::for_others(
         memtables.unflushed(),
         committer.reader.index.runs.checkpoint().glsn,
-        members.keeper.is_keeper().then(|| members.marks.flush_wanted()),
-        members.marks.close_wanted(),
+        members.keeper.is_keeper().then(|| members.marks.flush_requested()),
+        members.marks.close_requested(),
     );
     let Some(after) = after else { return Some(()) };
-    committer.sequencer.try_at_applied(|applied| {
+    committer.sequencer.try_between_commits(|applied| {
         if applied >= after {
             memtables.close_if_none_waits(applied);
         }
@@ -382,9 +382,13 @@ mod tests {
         tx.put(&store.reader.keyspaces.find("default").unwrap().0, b"row", b"value").unwrap();
         tx.commit().unwrap();
         let (committer, members) = (&store.committer, store.membership.members().unwrap());
-        members.marks.want_flush(committer.sequencer.applied());
-        let beside_a_commit =
-            || committer.sequencer.try_at_applied(|_| close_if_wanted(committer, members)).unwrap();
+        members.marks.request_flush(committer.sequencer.applied());
+        let beside_a_commit = || {
+            committer
+                .sequencer
+                .try_between_commits(|_| close_if_wanted(committer, members))
+                .unwrap()
+        };
         assert_eq!(beside_a_commit(), None);
         store.reader.index.memtables.close_up_to(committer.sequencer.applied());
         assert_eq!(beside_a_commit(), Some(()), "nothing is left to close");

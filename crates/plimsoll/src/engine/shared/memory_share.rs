@@ -22,8 +22,10 @@ pub(crate) fn shrink(pool: &Pool, space: &LogSpace, members: &Members) -> Result
     let fitted = match resize(pool, reader, to) {
         Err(ResizeError::Held { missing_bytes, .. }) => {
             // Memtables hold the memory: ask the process that may flush them.
-            space.sequencer.try_at_applied(|applied| index.memtables.close_if_none_waits(applied));
-            members.marks.want_flush(space.sequencer.applied());
+            space
+                .sequencer
+                .try_between_commits(|applied| index.memtables.close_if_none_waits(applied));
+            members.marks.request_flush(space.sequencer.applied());
             // Release at once what is free already.
             let most = to.saturating_add(missing_bytes + missing_bytes / 4);
             if most < now { resize(pool, reader, most) } else { Ok(()) }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use plimsoll_disk::worker::{Bell, Next, Worker};
 use plimsoll_log::glsn::Glsn;
-use plimsoll_log::members::{Asked, Members};
+use plimsoll_log::members::{Members, RequestKind};
 
 use crate::engine::trim::LogSpace;
 use crate::engine::{Engine, steps, trim};
@@ -25,9 +25,9 @@ const SLEEP: Duration = Duration::from_secs(600);
 pub(crate) fn compact(store: &Engine) -> Result<()> {
     store.check_writable()?;
     store.reader.log.check_own().lift()?;
-    match ask(store, Asked::Compact, |members| members.requests.ask_to_compact())? {
+    match ask(store, RequestKind::Compact, |members| members.requests.ask_to_compact())? {
         Answer::Done => Ok(()),
-        Answer::DoItHere => steps::compact(&store.space, &store.committer),
+        Answer::RunHere => steps::compact(&store.space, &store.committer),
     }
 }
 
@@ -40,12 +40,12 @@ pub(crate) fn trim(store: &Engine, until: Glsn) -> Result<Glsn> {
     if until > newest.next() {
         return Err(Error::Future { asked: until, newest });
     }
-    match ask(store, Asked::Trim, |members| members.requests.ask_to_trim(until))? {
+    match ask(store, RequestKind::Trim, |members| members.requests.ask_to_trim(until))? {
         Answer::Done => {
             store.reader.log.catch_up().lift()?;
             Ok(store.reader.log.bounds().first)
         }
-        Answer::DoItHere => trim::trim(&store.space, &store.committer, until),
+        Answer::RunHere => trim::trim(&store.space, &store.committer, until),
     }
 }
 
@@ -54,14 +54,14 @@ enum Answer {
     /// The keeper has done it.
     Done,
     /// This process writes the index.
-    DoItHere,
+    RunHere,
 }
 
 /// Asks the keeper, and waits for its answer.
-fn ask(store: &Engine, what: Asked, ask: impl FnOnce(&Members) -> u64) -> Result<Answer> {
+fn ask(store: &Engine, what: RequestKind, ask: impl FnOnce(&Members) -> u64) -> Result<Answer> {
     let Some(members) = store.membership.members().filter(|members| !members.keeper.is_keeper())
     else {
-        return Ok(Answer::DoItHere);
+        return Ok(Answer::RunHere);
     };
     if !store.options.background {
         // This thread may be the only one that performs the steps of the keeper.
@@ -81,12 +81,12 @@ fn ask(store: &Engine, what: Asked, ask: impl FnOnce(&Members) -> u64) -> Result
         // If there is no keeper, this process becomes the keeper.
         store.reader.index.following.follow(members)?;
         if members.keeper.is_keeper() {
-            return Ok(Answer::DoItHere);
+            return Ok(Answer::RunHere);
         }
         if let Some(stopped) = watch.stopped(members, &**clock)
             && store.reader.index.following.replace(members, stopped)?
         {
-            return Ok(Answer::DoItHere);
+            return Ok(Answer::RunHere);
         }
         members.table.wait_for_change(seen, LOOK);
     }
@@ -105,7 +105,7 @@ pub(crate) fn serve(
     let (space, committer) = (Arc::clone(space), Arc::clone(committer));
     let step = move |_| {
         let seen = members.table.state();
-        serve_those_asked(&members, &is_ending, &space, &committer);
+        serve_pending(&members, &is_ending, &space, &committer);
         if is_ending.load(Ordering::Acquire) {
             return Next::End;
         }
@@ -116,7 +116,7 @@ pub(crate) fn serve(
 }
 
 /// Serves the requests of other processes, if this process is the keeper.
-pub(crate) fn serve_those_asked(
+pub(crate) fn serve_pending(
     members: &Members,
     is_ending: &AtomicBool,
     space: &LogSpace,
@@ -124,11 +124,13 @@ pub(crate) fn serve_those_asked(
 ) {
     let is_asked =
         |what| members.keeper.is_keeper().then(|| members.requests.is_asked(what)).flatten();
-    for what in [Asked::Compact, Asked::Trim] {
+    for what in [RequestKind::Compact, RequestKind::Trim] {
         let Some(number) = is_asked(what) else { continue };
-        let done = take_in_all(committer).and_then(|()| match what {
-            Asked::Compact => steps::compact(space, committer),
-            Asked::Trim => trim::trim(space, committer, members.requests.trim_wanted()).map(drop),
+        let done = apply_all_durably(committer).and_then(|()| match what {
+            RequestKind::Compact => steps::compact(space, committer),
+            RequestKind::Trim => {
+                trim::trim(space, committer, members.requests.trim_requested()).map(drop)
+            }
         });
         // If this process ends mid-request, the next keeper serves it.
         let has_ended = is_ending.load(Ordering::Acquire) || committer.reader.check_open().is_err();
@@ -140,7 +142,7 @@ pub(crate) fn serve_those_asked(
 
 /// Applies everything that the requesting process has committed, which may not be durable, and
 /// makes it durable.
-fn take_in_all(committer: &Committer) -> Result<()> {
+fn apply_all_durably(committer: &Committer) -> Result<()> {
     committer.fresh_and_ordered()?;
     committer.sequencer.wait_visible()
 }
@@ -175,7 +177,7 @@ mod tests {
         // The serving thread has begun, and accesses the log only once the store is being closed.
         let no_commit = keeper.committer.sequencer.lock().unwrap();
         other.membership.members().unwrap().requests.ask_to_trim(Glsn(2));
-        wait_until(&|| keeper.catalog.horizon.trim_wanted.load(Ordering::SeqCst) > 0);
+        wait_until(&|| keeper.catalog.horizon.trim_requested.load(Ordering::SeqCst) > 0);
         let (closed, is_closed) = mpsc::channel();
         let closing = Arc::clone(&keeper);
         let closer = spawn("closer", move || closed.send(closing.close())).unwrap();

@@ -34,7 +34,7 @@ use crate::index::sources::view::{View, tables_in};
 use crate::index::write::SetAside;
 use crate::index::write::output::Output;
 use crate::index::write::relocate::{Moved, Relocator};
-use crate::index::write::split::{Disposition, Elsewhere, Inputs, KeptIn, Splitter};
+use crate::index::write::split::{Disposition, Inputs, KeptIn, OutsideFacts, Splitter};
 use crate::types::error::Result;
 use crate::types::events;
 use crate::types::index_key::IndexKey;
@@ -198,7 +198,7 @@ impl Job {
             _ => full_bytes,
         };
         let cuts = match task.inputs {
-            Inputs::Current { .. } if runs.space.is_written_over() => {
+            Inputs::Current { .. } if runs.space.has_been_overwritten() => {
                 runs.alignment.cuts(&view.runs, input_bytes, full_bytes)
             }
             _ => Vec::new(),
@@ -226,7 +226,7 @@ impl Job {
         let mut job = Self {
             inputs: task.inputs,
             moves_unasked: task.moves_unasked,
-            term: runs.env.duty().term(),
+            term: runs.env.role().term(),
             joins_small: task.priority == Priority::All || small > SMALL_MAX,
             drops_all_expired: task.priority == Priority::All,
             splitter: Splitter::new(task.inputs, task.runs.len() == view.history.len()),
@@ -483,7 +483,7 @@ impl Job {
     fn needs_change(&self, runs: &Runs, info: &TableInfo) -> bool {
         let ranges = self.absorber.ranges();
         let keys = (Bound::Included(&info.first_key[..]), Bound::Included(&info.last_key[..]));
-        self.relocator.wants_some_of(info)
+        self.relocator.relocates_any(info)
             || ranges.within(keys).any(|range| info.needs(range, range.glsns[0]))
             || match self.inputs {
                 Inputs::Current { oldest } => {
@@ -590,7 +590,7 @@ impl Job {
     }
 
     /// The GLSN below which the job moves values without a request, if it does.
-    pub(crate) fn moves_unasked_below(&self) -> Option<Glsn> {
+    pub(crate) fn relocates_unrequested_below(&self) -> Option<Glsn> {
         self.moves_unasked.then(|| self.relocator.below())
     }
 
@@ -639,7 +639,7 @@ impl Job {
             named => {
                 self.relocator.set_named();
                 named.map_err(|(_, error)| error)?;
-                self.relocator.hand_over();
+                self.relocator.release_to_sweep();
             }
         }
         let read_bytes = self.input_bytes - self.linked_bytes;
@@ -680,7 +680,7 @@ fn is_small(runs: &Runs, info: &TableInfo) -> bool {
 /// drop a version: later versions are younger, or were moved out of newer runs.
 struct In<'v>(&'v View);
 
-impl Elsewhere for In<'_> {
+impl OutsideFacts for In<'_> {
     fn in_history(&mut self, key: &[u8], at: Glsn) -> Result<bool> {
         self.0.in_history(key, at)
     }

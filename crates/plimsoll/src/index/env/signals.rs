@@ -32,7 +32,7 @@ struct State {
     closing: bool,
     flush_error: Option<String>,
     compaction_error: Option<String>,
-    has_lost_job: bool,
+    has_panicked_job: bool,
 }
 
 impl Signals {
@@ -88,7 +88,7 @@ impl Signals {
     pub(crate) fn job_panicked(&self, job: IndexJob) {
         let error = Some("its background job has panicked; open the store again".to_owned());
         let mut state = lock(&self.state);
-        state.has_lost_job = true;
+        state.has_panicked_job = true;
         match job {
             IndexJob::Flush => state.flush_error = error,
             IndexJob::Compaction => state.compaction_error = error,
@@ -98,8 +98,8 @@ impl Signals {
     }
 
     /// Whether a job has panicked.
-    pub(crate) fn has_lost_job(&self) -> bool {
-        lock(&self.state).has_lost_job
+    pub(crate) fn has_panicked_job(&self) -> bool {
+        lock(&self.state).has_panicked_job
     }
 
     /// Ends the jobs and all waits.

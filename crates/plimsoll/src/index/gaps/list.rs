@@ -46,15 +46,15 @@ pub(crate) struct GapList {
 }
 
 /// The immediate successor of `key`.
-pub(crate) fn behind(key: &[u8]) -> Vec<u8> {
-    let mut behind = Vec::with_capacity(key.len() + 1);
-    behind.extend_from_slice(key);
-    behind.push(0);
-    behind
+pub(crate) fn successor(key: &[u8]) -> Vec<u8> {
+    let mut successor = Vec::with_capacity(key.len() + 1);
+    successor.extend_from_slice(key);
+    successor.push(0);
+    successor
 }
 
 /// Whether `key` is the immediate successor of `before`.
-fn is_behind(key: &[u8], before: &[u8]) -> bool {
+fn is_successor(key: &[u8], before: &[u8]) -> bool {
     key.len() == before.len() + 1 && key.starts_with(before) && key.ends_with(&[0])
 }
 
@@ -256,7 +256,7 @@ impl GapList {
             gap.dead += 1;
             self.bytes += 1;
         } else if let Some(gap) = self.gaps.get_mut(begun)
-            && is_behind(&gap.first, key)
+            && is_successor(&gap.first, key)
         {
             gap.first.pop();
             gap.dead += 1;
@@ -295,7 +295,7 @@ impl GapList {
     pub(crate) fn put(&mut self, key: &[u8]) {
         let covers = self.begun(key).checked_sub(1).is_some_and(|at| *self.gaps[at].end > *key);
         if covers {
-            self.cut(key, &behind(key));
+            self.cut(key, &successor(key));
         }
     }
 
@@ -438,7 +438,7 @@ mod tests {
                         assert!(past.is_none() || known, "{seed}: {key} at {at}: {list:?}");
                         assert_eq!(
                             past.is_some(),
-                            list.before(&behind(&name(key)), Glsn(at)).is_some()
+                            list.before(&successor(&name(key)), Glsn(at)).is_some()
                         );
                         // Joining below `settled` raises the GLSN since which a gap is known.
                         assert!(

@@ -32,7 +32,8 @@ impl From<io::Error> for Failure {
 }
 
 pub(super) const CUT: Failure = Failure::Damaged("the manifest ends within a field");
-pub(super) const SENSELESS: Failure = Failure::Damaged("the manifest describes an impossible run");
+pub(super) const IMPOSSIBLE_RUN: Failure =
+    Failure::Damaged("the manifest describes an impossible run");
 
 /// Computes the checksum of blocks and writes them.
 pub(super) struct Writer<'f> {
@@ -107,7 +108,7 @@ impl<'f> Input<'f> {
 
     /// The end of a field of this length that begins here; damage if it exceeds the file.
     pub(super) fn end_of(&self, len: u64) -> Result<u64, Failure> {
-        self.place().checked_add(len).filter(|end| *end <= self.end).ok_or(SENSELESS)
+        self.place().checked_add(len).filter(|end| *end <= self.end).ok_or(IMPOSSIBLE_RUN)
     }
 
     /// The number of bytes returned so far.
@@ -173,9 +174,11 @@ impl<'f> Input<'f> {
         for at in 0..bytes.len() {
             bytes[at] = self.byte()?;
             if bytes[at] & 0x80 == 0 {
-                return plimsoll_disk::codec::Reader::new(&bytes[..=at]).varint().ok_or(SENSELESS);
+                return plimsoll_disk::codec::Reader::new(&bytes[..=at])
+                    .varint()
+                    .ok_or(IMPOSSIBLE_RUN);
             }
         }
-        Err(SENSELESS)
+        Err(IMPOSSIBLE_RUN)
     }
 }

@@ -25,7 +25,7 @@ use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
 use plimsoll_memory::pool::{Pool, PoolFile};
 
 use crate::index::env::Context;
-use crate::index::env::duty::Duty;
+use crate::index::env::role::Role;
 use crate::index::manifest::names::is_leftover;
 use crate::index::run::file::{Readers, RunFileSink, open_run, run_id_of};
 use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
@@ -55,7 +55,7 @@ pub(crate) struct Files {
     dir: PathBuf,
     pool: Arc<Pool>,
     log: Arc<FileLog>,
-    duty: Duty,
+    role: Role,
     next_run: AtomicU64,
     budget: Budget,
     metadata: Mutex<Metadata>,
@@ -105,7 +105,7 @@ impl Files {
         let mut next = next_run;
         let names = match context.disk.names(&context.dir) {
             // The folder was removed; the next writing process creates it again.
-            Err(error) if !context.duty.may_write() && error.kind() == io::ErrorKind::NotFound => {
+            Err(error) if !context.role.may_write() && error.kind() == io::ErrorKind::NotFound => {
                 Vec::new()
             }
             names => names?,
@@ -116,7 +116,7 @@ impl Files {
         }
         // Leave a gap even without a manifest: the pages of a previous index must not be taken for
         // pages of the new one. Only a log without commits certainly had no index.
-        if context.duty.may_write() && context.log.bounds().next > Glsn::FIRST {
+        if context.role.may_write() && context.log.bounds().next > Glsn::FIRST {
             next = first_id_after(next.saturating_sub(1), context.clock.wall_micros(), GAP_BITS);
         }
         Ok(Arc::new(Self {
@@ -124,7 +124,7 @@ impl Files {
             dir: context.dir.clone(),
             pool: Arc::clone(&context.pool),
             log: Arc::clone(&context.log),
-            duty: context.duty.clone(),
+            role: context.role.clone(),
             next_run: AtomicU64::new(next),
             budget: context.budget.clone(),
             metadata: Mutex::new(Metadata { lease, used_bytes: 0 }),
@@ -133,7 +133,7 @@ impl Files {
     }
 
     /// Makes new files get ids above all in the folder, and above a gap as after an open.
-    pub(crate) fn skip_those_in_folder(&self, wall_micros: u64) -> Result<()> {
+    pub(crate) fn skip_ids_in_folder(&self, wall_micros: u64) -> Result<()> {
         let names = self.disk.names(&self.dir)?;
         let ids = names.iter().filter_map(|name| run_id_of(name));
         let next = ids.max().map_or(0, |id| id.saturating_add(1)).max(self.next_run());
@@ -150,7 +150,7 @@ impl Files {
     /// Removes the files whose removal was deferred, unless another member is still reading all
     /// files.
     pub(crate) fn remove_left(&self) {
-        if self.duty.may_remove() {
+        if self.role.may_remove() {
             for id in std::mem::take(&mut *lock(&self.left)) {
                 // A file that cannot be removed now is swept at the next open.
                 let _ = self.disk.remove(&self.path_of(id));
@@ -191,8 +191,8 @@ impl Files {
 
     /// Which processes will read the files that are written now.
     fn readers(&self) -> Readers {
-        match self.duty.members() {
-            Some(members) if members.slots.has_others() => Readers::Elsewhere,
+        match self.role.members() {
+            Some(members) if members.slots.has_others() => Readers::OutsideFacts,
             _ => Readers::Here,
         }
     }
@@ -239,8 +239,8 @@ impl Files {
     }
 
     /// Reserves this many bytes for metadata.
-    pub(crate) fn make_room(&self, bytes: u64) -> Result<(), OutOfBudget> {
-        self.metadata().make_room(bytes, FLUSH_RESERVE_BYTES)
+    pub(crate) fn reserve(&self, bytes: u64) -> Result<(), OutOfBudget> {
+        self.metadata().reserve(bytes, FLUSH_RESERVE_BYTES)
     }
 
     /// Refills the reserve if jobs have used some of it.
@@ -248,7 +248,7 @@ impl Files {
     /// # Errors
     /// The budget has no room.
     pub(crate) fn fill_reserve(&self) -> Result<(), OutOfBudget> {
-        self.metadata().make_room(0, RESERVE_BYTES)
+        self.metadata().reserve(0, RESERVE_BYTES)
     }
 
     /// Whether a table may be cut before it is full; every table's description takes memory.
@@ -271,11 +271,11 @@ impl Files {
 
     fn missing(&self, id: u64, error: Error) -> Error {
         match error {
-            // A former keeper reports `NotKeeper` instead (`Duty::of_job`). A process that only
+            // A former keeper reports `NotKeeper` instead (`Role::of_job`). A process that only
             // reads retries with the next manifest before it returns this error
             // (`open_beside_a_writer`, `Runs::refresh`).
             Error::Io { kind: io::ErrorKind::NotFound, message, .. }
-                if self.duty.may_write() || self.duty.only_reads() =>
+                if self.role.may_write() || self.role.only_reads() =>
             {
                 Error::damaged(format_args!(
                     "{message}: the manifest names {}, which is missing",
@@ -363,7 +363,7 @@ pub(crate) fn metadata_bytes(info: &TableInfo) -> u64 {
 impl Metadata {
     /// Makes room for `bytes` and at least `kept_bytes` of the reserve, or for all of the reserve
     /// if the budget allows it.
-    fn make_room(&mut self, bytes: u64, kept_bytes: u64) -> Result<(), OutOfBudget> {
+    fn reserve(&mut self, bytes: u64, kept_bytes: u64) -> Result<(), OutOfBudget> {
         let missing = |kept_bytes: u64| {
             (self.used_bytes + bytes + kept_bytes).saturating_sub(self.lease.bytes())
         };
@@ -379,7 +379,7 @@ impl Metadata {
     }
 
     fn charge(&mut self, bytes: u64, reserve: Reserve) -> Result<(), OutOfBudget> {
-        self.make_room(bytes, reserve.kept_bytes())?;
+        self.reserve(bytes, reserve.kept_bytes())?;
         self.used_bytes += bytes;
         Ok(())
     }
@@ -431,10 +431,10 @@ impl Drop for FileGuard {
     fn drop(&mut self) {
         self.files.metadata().release(*self.charged_bytes.get_mut());
         let TableId::Run(id) = self.id else { return };
-        if !*self.obsolete.get_mut() || !self.files.duty.may_write() {
+        if !*self.obsolete.get_mut() || !self.files.role.may_write() {
             return;
         }
-        if self.files.duty.may_remove() {
+        if self.files.role.may_remove() {
             // A file that cannot be removed now is swept at the next open.
             let _ = self.files.disk.remove(&self.files.path_of(id));
         } else {

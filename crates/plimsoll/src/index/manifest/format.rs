@@ -13,7 +13,7 @@ use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::{Glsn, Position};
 use smallvec::SmallVec;
 
-use super::blocks::{CUT, Failure, Input, SENSELESS, Writer};
+use super::blocks::{CUT, Failure, IMPOSSIBLE_RUN, Input, Writer};
 use super::{Head, Manifest, RunInfo};
 use crate::index::env::moment_set::MomentSet;
 use crate::index::manifest::limits::Limits;
@@ -235,7 +235,7 @@ pub(super) fn check_head(file: &dyn File) -> Result<u128, Failure> {
 
 impl Input<'_> {
     fn u32(&mut self) -> Result<u32, Failure> {
-        u32::try_from(self.varint()?).map_err(|_| SENSELESS)
+        u32::try_from(self.varint()?).map_err(|_| IMPOSSIBLE_RUN)
     }
 
     fn glsn(&mut self) -> Result<Glsn, Failure> {
@@ -249,7 +249,7 @@ impl Input<'_> {
     fn bytes(&mut self, is_valid_len: impl Fn(usize) -> bool) -> Result<Vec<u8>, Failure> {
         let len = self.varint()?;
         if !usize::try_from(len).is_ok_and(is_valid_len) {
-            return Err(SENSELESS);
+            return Err(IMPOSSIBLE_RUN);
         }
         let mut key = Vec::with_capacity(len as usize);
         for _ in 0..len {
@@ -275,12 +275,12 @@ fn decode(log_id: u128, input: &mut Input<'_>) -> Result<Manifest, Failure> {
         runs.push(decode_run(input)?);
     }
     let Additions { dropped, log_begins, ranges, pinned } = decode_additions(input)?;
-    let ranges = Arc::new(RangeSet::of(ranges.unwrap_or_default()).ok_or(SENSELESS)?);
+    let ranges = Arc::new(RangeSet::of(ranges.unwrap_or_default()).ok_or(IMPOSSIBLE_RUN)?);
     let floors = readable_in.iter().map(|(keyspace, readable)| (*keyspace, readable.floor));
     let deletions_dropped_in = dropped.unwrap_or_else(|| floors.collect());
     for (keyspace, pins) in pinned.unwrap_or_default() {
         let at = readable_in.binary_search_by_key(&keyspace, |entry| entry.0);
-        readable_in[at.map_err(|_| SENSELESS)?].1.pins = pins;
+        readable_in[at.map_err(|_| IMPOSSIBLE_RUN)?].1.pins = pins;
     }
     let limits = Limits { deletions_moved, oldest_readable, readable_in, deletions_dropped_in };
     let head = Head { log_id, number, checkpoint, durable, next_run, limits, log_begins, ranges };
@@ -304,7 +304,7 @@ fn decode_additions(input: &mut Input<'_>) -> Result<Additions, Failure> {
         if what == 0 {
             // No addition has tag 0. Refuse it, so that zeros are not read one by one up to the
             // end.
-            return Err(SENSELESS);
+            return Err(IMPOSSIBLE_RUN);
         }
         let end = input.end_of(len)?;
         if what == DELETIONS_DROPPED && dropped.is_none() {
@@ -329,7 +329,7 @@ fn decode_additions(input: &mut Input<'_>) -> Result<Additions, Failure> {
             }
         }
         if input.place() > end {
-            return Err(SENSELESS);
+            return Err(IMPOSSIBLE_RUN);
         }
         while input.place() < end {
             input.byte()?;
@@ -344,7 +344,7 @@ fn decode_range(input: &mut Input<'_>, end: u64) -> Result<Fragment, Failure> {
     let mut glsns = SmallVec::new();
     for _ in 0..input.varint()? {
         if input.place() >= end {
-            return Err(SENSELESS);
+            return Err(IMPOSSIBLE_RUN);
         }
         glsns.push(input.glsn()?);
     }
@@ -356,11 +356,11 @@ fn decode_pins(input: &mut Input<'_>, end: u64) -> Result<Arc<[Glsn]>, Failure> 
     let (mut pins, mut before) = (Vec::new(), Glsn::NONE);
     for _ in 0..input.varint()? {
         if input.place() >= end {
-            return Err(SENSELESS);
+            return Err(IMPOSSIBLE_RUN);
         }
         let step = input.varint()?;
         let is_sound = step > 0 || pins.is_empty();
-        before = Glsn(before.0.checked_add(step).filter(|_| is_sound).ok_or(SENSELESS)?);
+        before = Glsn(before.0.checked_add(step).filter(|_| is_sound).ok_or(IMPOSSIBLE_RUN)?);
         pins.push(before);
     }
     Ok(pins.into())
@@ -370,7 +370,7 @@ fn decode_pins(input: &mut Input<'_>, end: u64) -> Result<Arc<[Glsn]>, Failure> 
 /// cannot fill the memory.
 fn push_in_order<T>(list: &mut Vec<(u32, T)>, item: (u32, T)) -> Result<(), Failure> {
     if list.last().is_some_and(|last| last.0 >= item.0) {
-        return Err(SENSELESS);
+        return Err(IMPOSSIBLE_RUN);
     }
     list.push(item);
     Ok(())
@@ -380,17 +380,17 @@ fn decode_run(input: &mut Input<'_>) -> Result<RunInfo, Failure> {
     let history = match input.byte()? {
         0 => false,
         1 => true,
-        _ => return Err(SENSELESS),
+        _ => return Err(IMPOSSIBLE_RUN),
     };
     let mut tables: Vec<TableInfo> = Vec::new();
     for _ in 0..input.varint()? {
         let info = decode_table(input)?;
         if tables.last().is_some_and(|before| before.last_key >= info.first_key) {
-            return Err(SENSELESS);
+            return Err(IMPOSSIBLE_RUN);
         }
         tables.push(info);
     }
-    if tables.is_empty() { Err(SENSELESS) } else { Ok(RunInfo { history, tables }) }
+    if tables.is_empty() { Err(IMPOSSIBLE_RUN) } else { Ok(RunInfo { history, tables }) }
 }
 
 fn decode_table(input: &mut Input<'_>) -> Result<TableInfo, Failure> {
@@ -401,7 +401,7 @@ fn decode_table(input: &mut Input<'_>) -> Result<TableInfo, Failure> {
     let id = match (place, input.varint()?) {
         (0, id) => TableId::Run(id),
         (1, id) => TableId::Blob(BlobId(id)),
-        _ => return Err(SENSELESS),
+        _ => return Err(IMPOSSIBLE_RUN),
     };
     let (pages, root) = (input.u32()?, input.u32()?);
     let (versions, deletions) = (input.varint()?, input.varint()?);
@@ -415,7 +415,7 @@ fn decode_table(input: &mut Input<'_>) -> Result<TableInfo, Failure> {
         0 => None,
         _ => {
             let numbers = [input.varint()?, input.varint()?, input.varint()?, input.varint()?];
-            Some(ExpiryRange::of_numbers(numbers).ok_or(SENSELESS)?)
+            Some(ExpiryRange::of_numbers(numbers).ok_or(IMPOSSIBLE_RUN)?)
         }
     };
     let mut blobs = Vec::new();
@@ -423,7 +423,7 @@ fn decode_table(input: &mut Input<'_>) -> Result<TableInfo, Failure> {
         let blob = BlobId(input.varint()?);
         // Ids begin at 1, so zeros cannot fill the memory.
         if blob.0 == 0 || blobs.last().is_some_and(|last| *last > blob) {
-            return Err(SENSELESS);
+            return Err(IMPOSSIBLE_RUN);
         }
         blobs.push(blob);
     }
@@ -437,7 +437,7 @@ fn decode_table(input: &mut Input<'_>) -> Result<TableInfo, Failure> {
         && min_glsn <= max_glsn
         && fixed_glsn.is_none_or(|glsn| glsn == min_glsn && glsn == max_glsn);
     if !sound {
-        return Err(SENSELESS);
+        return Err(IMPOSSIBLE_RUN);
     }
     Ok(TableInfo {
         id,

@@ -16,7 +16,7 @@ use crate::index::sources::source::{Memtable, Run};
 use crate::index::sources::view::{Closed, Content};
 use crate::index::write::SetAside;
 use crate::index::write::output::Output;
-use crate::index::write::split::{Disposition, Inputs, Nowhere, Splitter};
+use crate::index::write::split::{Disposition, Inputs, NoFacts, Splitter};
 use crate::types::error::{Lift, Result};
 use crate::types::version::{Stored, Version};
 
@@ -48,7 +48,7 @@ pub(super) fn flush(
         runs.env.context.log.wait_durable(closed.boundary).lift()?;
     }
     // After a change of keeper, a source may begin before the checkpoint or end before it.
-    let in_runs = runs.env.duty().members().map(|_| runs.checkpoint().glsn);
+    let in_runs = runs.env.role().members().map(|_| runs.checkpoint().glsn);
     let is_held = in_runs.is_some_and(|in_runs| closed.boundary <= in_runs);
     let mut flushed = match &closed.content {
         _ if is_held => Flushed::default(),
@@ -95,7 +95,7 @@ fn write_memtable(
     };
     let superseding = superseding_bytes(memtable, &view.runs);
     runs.space.note_flush(bytes, superseding);
-    let cuts = match runs.space.is_written_over() {
+    let cuts = match runs.space.has_been_overwritten() {
         true => runs.alignment.cuts(&view.runs, bytes, runs.env.context.table_bytes),
         false => Vec::new(),
     };
@@ -114,7 +114,7 @@ fn write_memtable(
             .deletion_of(version.key, version.glsn, is_deletion)
             .map(|glsn| Version { glsn, stored: Stored::Deleted, ..version });
         for version in deletion.into_iter().chain([version]) {
-            match splitter.disposition(&version, &*runs.env.horizon, &mut Nowhere)? {
+            match splitter.disposition(&version, &*runs.env.horizon, &mut NoFacts)? {
                 Disposition::Current => current.add(&version, true, warmth)?,
                 // A version that was superseded in memory is unlikely to have been read.
                 Disposition::History { first } => history.add(&version, first, Warmth::Unread)?,

@@ -5,7 +5,7 @@
 //! - when it is full ([`limit_bytes`], [`is_full`]), or the budget refuses room to grow it
 //!   ([`may_close`]): checked by each commit;
 //! - when memory is needed and no other memtable waits to be flushed: by waiting writers
-//!   (`txn/patience.rs`), or because the budget shrinks (`engine/memory.rs`);
+//!   (`txn/writer_memory.rs`), or because the budget shrinks (`engine/memory.rs`);
 //! - when nothing was written for [`IDLE`], or it has held something for [`AGE_MAX`] since the
 //!   first poll that saw it ([`Watch`], polled by `engine/maintenance/checkpoints.rs`), if it is
 //!   worth a run ([`Unflushed::is_worth_a_run`]);
@@ -13,7 +13,7 @@
 //! - when another process waits for a flush, or for the part of the log that the memtable retains
 //!   ([`for_others`], `engine/membership.rs`; [`HeldBack`] decides whether members are asked,
 //!   `engine/steps.rs`);
-//! - when the store is closed, unless the replay is short ([`Unflushed::leaves_little`];
+//! - when the store is closed, unless the replay is short ([`Unflushed::is_too_small_to_flush`];
 //!   `engine.rs`).
 //!
 //! A memtable too small for a run is not flushed, because replaying it takes only some
@@ -38,7 +38,7 @@ use std::time::Duration;
 use plimsoll_log::file_log::LONG_SEGMENT_BYTES;
 use plimsoll_log::glsn::Glsn;
 
-use crate::index::env::duty::Duty;
+use crate::index::env::role::Role;
 use crate::index::sources::source::Memtable;
 
 /// Divisor: a memtable's share of the budget. Its minimum and maximum in bytes follow.
@@ -80,14 +80,14 @@ const BLOB_SEGMENTS: u64 = 2;
 
 /// Memtables are closed to free the log once this many segments were retained for long and can now
 /// be freed.
-const LET_GO_SEGMENTS: u64 = 4;
+const RELEASED_SEGMENTS: u64 = 4;
 
 /// The size at which a memtable is full beside runs of `run_bytes`: an eighth of the budget, but
-/// small compared with the runs. `is_written_over`: the last flush superseded much of the older
-/// runs.
-pub(crate) fn limit_bytes(budget_bytes: u64, run_bytes: u64, is_written_over: bool) -> u64 {
+/// small compared with the runs. `has_been_overwritten`: the last flush superseded much of the
+/// older runs.
+pub(crate) fn limit_bytes(budget_bytes: u64, run_bytes: u64, has_been_overwritten: bool) -> u64 {
     let (min, max) = BYTES;
-    let part = if is_written_over { PART_OVER } else { PART };
+    let part = if has_been_overwritten { PART_OVER } else { PART };
     (budget_bytes / SHARE).clamp(min, max).min((run_bytes / part).max(PART_LEAST))
 }
 
@@ -103,8 +103,8 @@ pub(crate) fn closed_max(budget_bytes: u64) -> usize {
 
 /// Whether a memtable without room may be closed: it is full, or the budget `refused` to let it
 /// grow. `few_wait`: fewer than [`closed_max`] wait to be flushed.
-pub(crate) fn may_close(duty: &Duty, refused: bool, few_wait: bool) -> bool {
-    match (duty.is_read_only(), duty.only_reads()) {
+pub(crate) fn may_close(role: &Role, refused: bool, few_wait: bool) -> bool {
+    match (role.is_read_only(), role.only_reads()) {
         (true, _) => false,
         // A read-only member may wait long for the keeper's flush, so it closes as many as the
         // budget allows.
@@ -137,7 +137,7 @@ impl Unflushed {
 
     /// Whether a store that is closed now may leave the memtable to the next process's replay,
     /// because it is too small for a run.
-    pub(crate) fn leaves_little(&self, limit_bytes: u64) -> bool {
+    pub(crate) fn is_too_small_to_flush(&self, limit_bytes: u64) -> bool {
         self.bytes > 0 && !self.is_worth_a_run(limit_bytes)
     }
 
@@ -214,7 +214,7 @@ pub(crate) struct Watch {
 impl Watch {
     /// The work that is due at `now`. The log ends before `next`; `oldest` is the oldest commit in
     /// the active memtable if that is large enough for a run.
-    pub(crate) fn look(&mut self, now: u64, next: Glsn, oldest: Option<Glsn>) -> Due {
+    pub(crate) fn poll(&mut self, now: u64, next: Glsn, oldest: Option<Glsn>) -> Due {
         if next != self.next {
             (self.next, self.since, self.sealed) = (next, now, false);
         }
@@ -266,7 +266,7 @@ pub(crate) struct HeldBack {
 impl HeldBack {
     /// Whether much of the log was retained until the last poll and may now be freed, up to
     /// `until`. `is_much` gets the bounds of that part; they are in reverse order if it is empty.
-    pub(crate) fn lets_go(
+    pub(crate) fn is_released(
         &mut self,
         now: u64,
         until: Glsn,
@@ -277,15 +277,15 @@ impl HeldBack {
         if now.saturating_sub(since) >= HELD_LONG.as_nanos() as u64 {
             (self.old, self.sample) = (then, (now, newest));
         }
-        let lets_go = is_much(self.until, until.min(self.old));
+        let is_released = is_much(self.until, until.min(self.old));
         self.until = self.until.max(until);
-        lets_go
+        is_released
     }
 }
 
 /// The size from which a released part of the log counts as much.
 pub(crate) fn much_held_bytes(segment_bytes: u64) -> u64 {
-    LET_GO_SEGMENTS * segment_bytes
+    RELEASED_SEGMENTS * segment_bytes
 }
 
 #[cfg(test)]
@@ -331,20 +331,20 @@ mod tests {
     #[test]
     fn idle_writers_cause_a_flush_and_then_one_seal() {
         let mut watch = Watch::default();
-        assert_eq!(watch.look(SECOND, Glsn(9), holding(1)), Due::Nothing);
-        assert_eq!(watch.look(2 * SECOND, Glsn(12), holding(1)), Due::Nothing);
-        assert_eq!(watch.look(3 * SECOND, Glsn(12), holding(1)), Due::Nothing);
-        assert_eq!(watch.look(4 * SECOND, Glsn(12), holding(1)), Due::Flush);
-        assert_eq!(watch.look(5 * SECOND, Glsn(12), None), SEAL_IDLE);
+        assert_eq!(watch.poll(SECOND, Glsn(9), holding(1)), Due::Nothing);
+        assert_eq!(watch.poll(2 * SECOND, Glsn(12), holding(1)), Due::Nothing);
+        assert_eq!(watch.poll(3 * SECOND, Glsn(12), holding(1)), Due::Nothing);
+        assert_eq!(watch.poll(4 * SECOND, Glsn(12), holding(1)), Due::Flush);
+        assert_eq!(watch.poll(5 * SECOND, Glsn(12), None), SEAL_IDLE);
         assert!(!watch.is_watching());
-        assert_eq!(watch.look(6 * SECOND, Glsn(12), None), Due::Nothing);
+        assert_eq!(watch.poll(6 * SECOND, Glsn(12), None), Due::Nothing);
     }
 
     #[test]
     fn a_memtable_not_worth_a_run_is_not_flushed() {
         let mut watch = Watch::default();
         for second in 1..100 {
-            assert_ne!(watch.look(second * SECOND, Glsn(9), None), Due::Flush);
+            assert_ne!(watch.poll(second * SECOND, Glsn(9), None), Due::Flush);
         }
     }
 
@@ -352,7 +352,7 @@ mod tests {
     fn steady_writes_cause_a_flush_at_maximum_age_and_then_a_seal() {
         let mut watch = Watch::default();
         let mut look =
-            |second: u64, oldest| watch.look(second * SECOND, Glsn(10 + second), holding(oldest));
+            |second: u64, oldest| watch.poll(second * SECOND, Glsn(10 + second), holding(oldest));
         // The writes of the first 30 seconds go into one memtable and those after that into the
         // next; from then on, each is full after 20 seconds.
         assert!((0..30).all(|second| look(second, 1) == Due::Nothing));
@@ -361,15 +361,15 @@ mod tests {
             (Due::Flush, Due::Flush),
             "due until the memtable is closed"
         );
-        assert_eq!(watch.look(32 * SECOND, Glsn(42), None), SEAL_BUSY);
+        assert_eq!(watch.poll(32 * SECOND, Glsn(42), None), SEAL_BUSY);
         let mut look =
-            |second: u64, oldest| watch.look(second * SECOND, Glsn(10 + second), holding(oldest));
+            |second: u64, oldest| watch.poll(second * SECOND, Glsn(10 + second), holding(oldest));
         assert!((33..200).all(|second| look(second, second / 20) == Due::Nothing));
     }
 
     /// How much is released and when (in half seconds), with two polls and 100 commits a second and
     /// the floor given by `floor`.
-    fn let_go(seconds: u64, floor: impl Fn(u64) -> u64) -> Vec<(u64, u64)> {
+    fn released(seconds: u64, floor: impl Fn(u64) -> u64) -> Vec<(u64, u64)> {
         let mut held = HeldBack::default();
         let mut look = |half: u64| {
             let (newest, mut bytes) = (half * 50, 0);
@@ -378,14 +378,15 @@ mod tests {
                 bytes > 0
             };
             let until = Glsn(floor(newest).min(newest));
-            held.lets_go(half * SECOND / 2, until, Glsn(newest), is_much).then_some((half, bytes))
+            held.is_released(half * SECOND / 2, until, Glsn(newest), is_much)
+                .then_some((half, bytes))
         };
         (0..2 * seconds).filter_map(&mut look).collect()
     }
 
     #[test]
     fn a_long_retained_floor_is_reported_once() {
-        let gone = let_go(30, |newest| if newest < 2000 { 100 } else { newest });
+        let gone = released(30, |newest| if newest < 2000 { 100 } else { newest });
         assert_eq!(gone.len(), 1);
         assert!((1500..1900).contains(&gone[0].1), "{gone:?}");
     }
@@ -398,18 +399,18 @@ mod tests {
             2000..2200 => 1000,
             _ => 2000,
         };
-        let gone = let_go(50, floor);
+        let gone = released(50, floor);
         assert_eq!(gone, [(40, 900), (44, 1000)]);
     }
 
     #[test]
     fn a_floor_unknown_at_one_poll_is_not_reported() {
-        assert_eq!(let_go(30, |newest| if newest == 2000 { 0 } else { newest }), []);
+        assert_eq!(released(30, |newest| if newest == 2000 { 0 } else { newest }), []);
     }
 
     #[test]
     fn transactions_of_one_second_are_not_reported() {
-        assert_eq!(let_go(30, |newest| newest.saturating_sub(100)), []);
-        assert_eq!(let_go(30, |newest| newest / 100 * 100), []);
+        assert_eq!(released(30, |newest| newest.saturating_sub(100)), []);
+        assert_eq!(released(30, |newest| newest / 100 * 100), []);
     }
 }

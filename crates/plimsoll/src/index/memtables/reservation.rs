@@ -85,7 +85,7 @@ impl<'a> Reservation<'a> {
                 Link::Now => inserter.insert(key, glsn.0, value),
                 Link::Later => inserter.defer(key, glsn.0, value),
             };
-            inserted.expect("make_room reserved the memory");
+            inserted.expect("reserve reserved the memory");
             *left_bytes = left_bytes.saturating_sub(SortedMap::entry_bytes(key.len(), bytes));
             bytes_in += (key.len() + bytes) as u64;
         };

@@ -1,4 +1,4 @@
-//! The time that writers owe to lagging flushes and merges, and how it is spread over them. Pure.
+//! The time that writers add to lagging flushes and merges, and how it is spread over them. Pure.
 
 /// Shorter waits are accumulated until they reach this.
 pub(crate) const WAIT_MIN_NANOS: u64 = 1_000_000;
@@ -6,7 +6,7 @@ pub(crate) const WAIT_MIN_NANOS: u64 = 1_000_000;
 /// Maximum total wait of all queued writers.
 const QUEUE_MAX_NANOS: u64 = 10_000_000_000;
 
-/// The time that writers owe.
+/// The time that writers add.
 #[derive(Debug, Default)]
 pub(crate) struct Debt {
     owed_nanos: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Debt {
 
 impl Debt {
     /// Adds to the debt.
-    pub(crate) fn owe(&mut self, nanos: u64) {
+    pub(crate) fn add(&mut self, nanos: u64) {
         self.owed_nanos = self.owed_nanos.saturating_add(nanos);
     }
 
@@ -27,7 +27,7 @@ impl Debt {
 
     /// Takes the whole debt. Returns the caller's wait, behind the queued writers: at most
     /// `longest_nanos` in all.
-    pub(crate) fn pay(&mut self, now_nanos: u64, longest_nanos: u64) -> u64 {
+    pub(crate) fn take(&mut self, now_nanos: u64, longest_nanos: u64) -> u64 {
         let wait = std::mem::take(&mut self.owed_nanos).min(longest_nanos);
         let queue_end = now_nanos.saturating_add(QUEUE_MAX_NANOS);
         self.paid_at_nanos = self.paid_at_nanos.max(now_nanos).saturating_add(wait).min(queue_end);
@@ -35,7 +35,7 @@ impl Debt {
     }
 
     /// Clears the debt when nothing lags behind any more.
-    pub(crate) fn forgive(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 }
@@ -47,25 +47,25 @@ mod tests {
     #[test]
     fn concurrent_waits_are_queued() {
         let mut debt = Debt::default();
-        debt.owe(WAIT_MIN_NANOS - 1);
+        debt.add(WAIT_MIN_NANOS - 1);
         assert!(debt.is_small());
-        debt.owe(4_000_001);
+        debt.add(4_000_001);
         assert!(!debt.is_small());
-        assert_eq!(debt.pay(1_000, u64::MAX), 5_000_000);
-        debt.owe(2_000_000);
+        assert_eq!(debt.take(1_000, u64::MAX), 5_000_000);
+        debt.add(2_000_000);
         // 4 ms of the first wait are left.
-        assert_eq!(debt.pay(1_001_000, u64::MAX), 6_000_000);
-        debt.owe(u64::MAX);
-        assert_eq!(debt.pay(10_000_000, 3_000_000), 3_000_000);
+        assert_eq!(debt.take(1_001_000, u64::MAX), 6_000_000);
+        debt.add(u64::MAX);
+        assert_eq!(debt.take(10_000_000, 3_000_000), 3_000_000);
         // A small writer behind a large one waits no longer than its own maximum, even if the clock
         // does not advance.
         for _ in 0..3 {
-            debt.owe(8_000_000_000);
-            assert!(debt.pay(10_000_000, u64::MAX) <= QUEUE_MAX_NANOS);
+            debt.add(8_000_000_000);
+            assert!(debt.take(10_000_000, u64::MAX) <= QUEUE_MAX_NANOS);
         }
-        debt.owe(2_000_000);
-        assert_eq!(debt.pay(10_000_000, 100_000_000), 100_000_000);
-        debt.forgive();
-        assert_eq!(debt.pay(11_000_000, u64::MAX), 0);
+        debt.add(2_000_000);
+        assert_eq!(debt.take(10_000_000, 100_000_000), 100_000_000);
+        debt.clear();
+        assert_eq!(debt.take(11_000_000, u64::MAX), 0);
     }
 }

@@ -43,7 +43,7 @@ const FREE_COST_FIRST: u64 = 3 * 1024;
 pub(crate) struct Space {
     run_bytes: AtomicU64,
     superseded_bytes: AtomicU64,
-    is_written_over: AtomicBool,
+    has_been_overwritten: AtomicBool,
     /// The time in which merges free a byte, in 1/1024 nanoseconds: a moving average, 0 before the
     /// first measurement.
     free_cost: AtomicU64,
@@ -60,7 +60,7 @@ impl Space {
 
     /// Records that a memtable of `bytes` was written as a run that supersedes `superseding_bytes`.
     pub(crate) fn note_flush(&self, bytes: u64, superseding_bytes: u64) {
-        self.is_written_over.store(superseding_bytes > bytes / OVER_PART, Ordering::Relaxed);
+        self.has_been_overwritten.store(superseding_bytes > bytes / OVER_PART, Ordering::Relaxed);
     }
 
     /// Records that a merge has freed this many bytes in this time.
@@ -79,8 +79,8 @@ impl Space {
     }
 
     /// Whether the last flush superseded much of the older runs.
-    pub(crate) fn is_written_over(&self) -> bool {
-        self.is_written_over.load(Ordering::Relaxed)
+    pub(crate) fn has_been_overwritten(&self) -> bool {
+        self.has_been_overwritten.load(Ordering::Relaxed)
     }
 
     /// Bytes of the current runs.
@@ -108,7 +108,7 @@ impl Space {
     pub(crate) fn nanos_per_byte(&self, unflushed_bytes: u64, limit_bytes: u64) -> u64 {
         let (run_bytes, superseded) =
             (self.run_bytes(), self.superseded_bytes.load(Ordering::Relaxed));
-        if !self.is_written_over() || !self.fits(limit_bytes) {
+        if !self.has_been_overwritten() || !self.fits(limit_bytes) {
             return 0;
         }
         let live = run_bytes.saturating_sub(superseded).max(1);
@@ -128,11 +128,11 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn space(run_mib: u64, superseded_mib: u64, is_written_over: bool) -> Space {
+    fn space(run_mib: u64, superseded_mib: u64, has_been_overwritten: bool) -> Space {
         Space {
             run_bytes: AtomicU64::new(run_mib * MIB),
             superseded_bytes: AtomicU64::new(superseded_mib * MIB),
-            is_written_over: AtomicBool::new(is_written_over),
+            has_been_overwritten: AtomicBool::new(has_been_overwritten),
             free_cost: AtomicU64::new(10 * 1024),
         }
     }
@@ -155,9 +155,9 @@ mod tests {
     fn a_flush_detects_overwrites() {
         let space = Space::default();
         space.note_flush(100, 26);
-        assert!(space.is_written_over());
+        assert!(space.has_been_overwritten());
         space.note_flush(100, 25);
-        assert!(!space.is_written_over());
+        assert!(!space.has_been_overwritten());
     }
 
     #[test]

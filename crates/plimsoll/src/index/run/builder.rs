@@ -71,7 +71,7 @@ pub(crate) struct TableBuilder<S: PageSink> {
     leaf: LeafDraft,
     guide: GuideDraft,
     levels: Vec<InnerDraft>,
-    desk: Desk,
+    memory: BuilderMemory,
     /// Keys in the open leaf.
     leaf_keys: usize,
     /// The fence before the open leaf.
@@ -85,7 +85,7 @@ pub(crate) struct TableBuilder<S: PageSink> {
 
 /// The memory chunks of a builder.
 #[derive(Debug)]
-struct Desk {
+struct BuilderMemory {
     /// The open leaf; the page being sealed; the open group's fences.
     work: Chunk,
     /// Hashes of the keys of the open group, then of the open leaf.
@@ -124,7 +124,7 @@ impl<S: PageSink> TableBuilder<S> {
             leaf: LeafDraft::new(),
             guide: GuideDraft::new(),
             levels: Vec::new(),
-            desk: Desk::new(budget)?,
+            memory: BuilderMemory::new(budget)?,
             leaf_keys: 0,
             leaf_fence: OwnedFence::lowest(),
             rising: OwnedFence::lowest(),
@@ -137,7 +137,7 @@ impl<S: PageSink> TableBuilder<S> {
             log_id: builder.sink.log_id(),
             pending: fixed_glsn_pending,
         };
-        let bytes = header.write(builder.desk.split().out);
+        let bytes = header.write(builder.memory.split().out);
         builder.write_out(HEADER_PAGE, bytes)?;
         Ok(builder)
     }
@@ -155,20 +155,20 @@ impl<S: PageSink> TableBuilder<S> {
             "an inline value has at most as many bytes as a version may"
         );
 
-        let payload = &mut self.desk.work[PAGE_HEADER_BYTES..PAGE_BYTES];
+        let payload = &mut self.memory.work[PAGE_HEADER_BYTES..PAGE_BYTES];
         if !self.leaf.add(payload, key, common, version.glsn, &self.stored) {
             if order == Ordering::Equal {
                 hit(Border::KeyOverLeaf);
             }
             self.close_leaf(Some(version))?;
-            let payload = &mut self.desk.work[PAGE_HEADER_BYTES..PAGE_BYTES];
+            let payload = &mut self.memory.work[PAGE_HEADER_BYTES..PAGE_BYTES];
             assert!(
                 self.leaf.add(payload, key, common, version.glsn, &self.stored),
                 "any entry fits into an empty leaf"
             );
         }
         if order != Ordering::Equal || self.leaf.entries() == 1 {
-            self.desk.push_hash(self.guide.keys() + self.leaf_keys, key_hash(key));
+            self.memory.push_hash(self.guide.keys() + self.leaf_keys, key_hash(key));
             self.leaf_keys += 1;
         }
         self.last_key.truncate(common);
@@ -217,7 +217,7 @@ impl<S: PageSink> TableBuilder<S> {
             self.pending,
             self.last_key.clone(),
         );
-        let bytes = footer.write(self.desk.split().out);
+        let bytes = footer.write(self.memory.split().out);
         self.write_out(FOOTER_PAGE, bytes)?;
         let blobs = self.tally.blobs.iter().map(|&id| BlobId(id)).collect();
         let info = footer.into_info(self.sink.id(), blobs);
@@ -240,18 +240,18 @@ impl<S: PageSink> TableBuilder<S> {
 
     /// Writes the open leaf, which must not be empty, and opens the one that begins with `next`.
     fn close_leaf(&mut self, next: Option<&Version<'_>>) -> Result<()> {
-        if !self.guide.has_room(self.desk.split().fences, self.leaf_fence.get(), self.leaf_keys) {
+        if !self.guide.has_room(self.memory.split().fences, self.leaf_fence.get(), self.leaf_keys) {
             hit(Border::IndexBlockFull);
             self.close_guide()?;
         }
-        let (draft, page) = self.desk.work[..2 * PAGE_BYTES].split_at_mut(PAGE_BYTES);
+        let (draft, page) = self.memory.work[..2 * PAGE_BYTES].split_at_mut(PAGE_BYTES);
         let bytes = self.leaf.finish(
             &draft[PAGE_HEADER_BYTES..],
             &mut page[PAGE_HEADER_BYTES..],
             &self.last_key,
         );
         let number = write_sealed(&mut self.sink, &mut self.pages, page, LEAF_PAGE, bytes)?;
-        self.guide.add(self.desk.split().fences, number, self.leaf_fence.get(), self.leaf_keys);
+        self.guide.add(self.memory.split().fences, number, self.leaf_fence.get(), self.leaf_keys);
         self.leaf_keys = 0;
         if let Some(next) = next {
             self.leaf_fence.set(Fence::between(&self.last_key, self.tally.last_glsn, next.key));
@@ -265,13 +265,13 @@ impl<S: PageSink> TableBuilder<S> {
             return Ok(());
         }
         let keys = self.guide.keys();
-        let desk = self.desk.split();
-        self.rising.set(self.guide.first_fence(desk.fences));
-        let hashes = desk.hashes[..HASH_BYTES * keys]
+        let memory = self.memory.split();
+        self.rising.set(self.guide.first_fence(memory.fences));
+        let hashes = memory.hashes[..HASH_BYTES * keys]
             .chunks_exact(HASH_BYTES)
             .map(|hash| u32::from_le_bytes(hash.try_into().expect("chunks are four bytes")));
-        let bytes = self.guide.finish(desk.fences, desk.out, hashes);
-        self.desk.hashes.copy_within(HASH_BYTES * keys..HASH_BYTES * (keys + self.leaf_keys), 0);
+        let bytes = self.guide.finish(memory.fences, memory.out, hashes);
+        self.memory.hashes.copy_within(HASH_BYTES * keys..HASH_BYTES * (keys + self.leaf_keys), 0);
         let number = self.write_out(GUIDE_PAGE, bytes)?;
         self.rise(0, number)
     }
@@ -281,10 +281,10 @@ impl<S: PageSink> TableBuilder<S> {
     fn rise(&mut self, mut level: usize, mut child: u32) -> Result<()> {
         loop {
             if level == self.levels.len() {
-                self.desk.add_level(level, &self.budget)?;
+                self.memory.add_level(level, &self.budget)?;
                 self.levels.push(InnerDraft::new(level as u16 + 1));
             }
-            let raw = self.desk.level(level).0;
+            let raw = self.memory.level(level).0;
             if self.levels[level].has_room(raw, self.rising.get()) {
                 self.levels[level].add(raw, child, self.rising.get());
                 return Ok(());
@@ -292,7 +292,7 @@ impl<S: PageSink> TableBuilder<S> {
             let mut fence = OwnedFence::lowest();
             fence.set(self.levels[level].first(raw).1);
             let number = self.write_inner(level)?;
-            self.levels[level].add(self.desk.level(level).0, child, self.rising.get());
+            self.levels[level].add(self.memory.level(level).0, child, self.rising.get());
             self.rising = fence;
             child = number;
             level += 1;
@@ -300,7 +300,7 @@ impl<S: PageSink> TableBuilder<S> {
     }
 
     fn write_inner(&mut self, level: usize) -> Result<u32> {
-        let (raw, out) = self.desk.level(level);
+        let (raw, out) = self.memory.level(level);
         let bytes = self.levels[level].finish(raw, out);
         self.write_out(INNER_PAGE, bytes)
     }
@@ -309,7 +309,7 @@ impl<S: PageSink> TableBuilder<S> {
     fn close_levels(&mut self) -> Result<u32> {
         let mut level = 0;
         loop {
-            let raw = self.desk.level(level).0;
+            let raw = self.memory.level(level).0;
             let (child, fence) = self.levels[level].first(raw);
             if level + 1 == self.levels.len() && self.levels[level].children() == 1 {
                 return Ok(child);
@@ -325,16 +325,16 @@ impl<S: PageSink> TableBuilder<S> {
         let blobs = std::mem::take(&mut self.tally.blobs);
         let mut ids = blobs.iter().copied().peekable();
         while ids.peek().is_some() {
-            let bytes = write_blobs(&mut ids, self.desk.split().out);
+            let bytes = write_blobs(&mut ids, self.memory.split().out);
             self.write_out(BLOBS_PAGE, bytes)?;
         }
         self.tally.blobs = blobs;
         Ok(())
     }
 
-    /// Seals and writes the page whose payload is in the desk's `out`.
+    /// Seals and writes the page whose payload is in the memory's `out`.
     fn write_out(&mut self, kind: u8, payload_bytes: usize) -> Result<u32> {
-        let page = &mut self.desk.work[PAGE_BYTES..2 * PAGE_BYTES];
+        let page = &mut self.memory.work[PAGE_BYTES..2 * PAGE_BYTES];
         write_sealed(&mut self.sink, &mut self.pages, page, kind, payload_bytes)
     }
 }
@@ -354,22 +354,22 @@ fn write_sealed<S: PageSink>(
     Ok(number)
 }
 
-struct DeskParts<'a> {
+struct BuilderBuffers<'a> {
     /// Payload of the page being assembled.
     out: &'a mut [u8],
     fences: &'a mut [u8],
     hashes: &'a mut [u8],
 }
 
-impl Desk {
+impl BuilderMemory {
     fn new(budget: &Budget) -> Result<Self> {
         let (work, hashes) = (budget.take(Kind::Sort)?, budget.take(Kind::Sort)?);
         Ok(Self { work, hashes, inner: vec![budget.take(Kind::Sort)?] })
     }
 
-    fn split(&mut self) -> DeskParts<'_> {
+    fn split(&mut self) -> BuilderBuffers<'_> {
         let (pages, fences) = self.work.split_at_mut(2 * PAGE_BYTES);
-        DeskParts {
+        BuilderBuffers {
             out: &mut pages[PAGE_BYTES + PAGE_HEADER_BYTES..],
             fences,
             hashes: &mut self.hashes,

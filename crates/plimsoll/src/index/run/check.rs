@@ -41,34 +41,34 @@ pub(crate) fn check_table(
     let info = &table.info;
     let mut walk = Walk { table, budget, each, problems: Vec::new(), seen: Seen::default() };
     let read = read_info(&**table.file.source(), info.pages, info.id, budget);
-    let Some(said) = walk.keep(read)? else { return Ok(walk.problems) };
-    if !agree(&said, info) {
-        walk.report(format!("{}: the footer has {said:?}, the manifest {info:?}", info.id));
+    let Some(footer) = walk.keep(read)? else { return Ok(walk.problems) };
+    if !agree(&footer, info) {
+        walk.report(format!("{}: the footer has {footer:?}, the manifest {info:?}", info.id));
     }
-    walk.seen.blobs.clone_from(&said.blobs);
-    walk.check_tree(said.root, None, &Bounds { lower: OwnedFence::lowest(), upper: None })?;
-    if walk.problems.is_empty() && !walk.seen.agrees(&said) {
+    walk.seen.blobs.clone_from(&footer.blobs);
+    walk.check_tree(footer.root, None, &Bounds { lower: OwnedFence::lowest(), upper: None })?;
+    if walk.problems.is_empty() && !walk.seen.agrees(&footer) {
         let seen = format!("{:?}", walk.seen);
-        walk.report(format!("{}: the footer has {said:?}, the pages have {seen}", info.id));
+        walk.report(format!("{}: the footer has {footer:?}, the pages have {seen}", info.id));
     }
     Ok(walk.problems)
 }
 
 /// A fault of a page.
-type Flaw = Option<&'static str>;
+type Fault = Option<&'static str>;
 
 /// Whether a footer agrees with the manifest.
-fn agree(said: &TableInfo, info: &TableInfo) -> bool {
-    let mut said = said.clone();
+fn agree(footer: &TableInfo, info: &TableInfo) -> bool {
+    let mut footer = footer.clone();
     if info.fixed_glsn.is_some() {
         // The footer was written before the GLSN was known.
-        (said.min_glsn, said.max_glsn, said.min_pointer) =
+        (footer.min_glsn, footer.max_glsn, footer.min_pointer) =
             (info.min_glsn, info.max_glsn, info.min_pointer);
     }
-    said.fixed_glsn = info.fixed_glsn;
+    footer.fixed_glsn = info.fixed_glsn;
     // The footer does not record it.
-    said.absorbed = info.absorbed;
-    said == *info
+    footer.absorbed = info.absorbed;
+    footer == *info
 }
 
 struct Walk<'a> {
@@ -138,7 +138,7 @@ impl Walk<'_> {
         payload: &[u8],
         height: Option<usize>,
         bounds: &Bounds,
-    ) -> Result<Flaw> {
+    ) -> Result<Fault> {
         let inner = match check_inner(payload) {
             Ok(inner) => inner,
             Err(what) => return Ok(Some(what)),
@@ -170,7 +170,7 @@ impl Walk<'_> {
         payload: &[u8],
         page: &mut [u8],
         bounds: &Bounds,
-    ) -> Result<Flaw> {
+    ) -> Result<Fault> {
         let guide = match check_guide(payload) {
             Ok(guide) => guide,
             Err(what) => return Ok(Some(what)),
@@ -306,13 +306,13 @@ impl Seen {
 
     /// Whether the counts agree with the footer. Pages 1 to the root are all pages between header
     /// and footer.
-    fn agrees(&self, said: &TableInfo) -> bool {
-        self.tree_pages == said.root
-            && (self.versions, self.deletions) == (said.versions, said.deletions)
-            && self.glsns == Some((said.min_glsn, said.max_glsn))
-            && self.min_pointer == said.min_pointer
-            && self.expiries == said.expiries
-            && said.log_bytes.is_none_or(|bytes| bytes == self.log_bytes)
-            && (&self.first_key, &self.last_key) == (&said.first_key, &said.last_key)
+    fn agrees(&self, footer: &TableInfo) -> bool {
+        self.tree_pages == footer.root
+            && (self.versions, self.deletions) == (footer.versions, footer.deletions)
+            && self.glsns == Some((footer.min_glsn, footer.max_glsn))
+            && self.min_pointer == footer.min_pointer
+            && self.expiries == footer.expiries
+            && footer.log_bytes.is_none_or(|bytes| bytes == self.log_bytes)
+            && (&self.first_key, &self.last_key) == (&footer.first_key, &footer.last_key)
     }
 }

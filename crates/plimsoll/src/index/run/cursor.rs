@@ -13,7 +13,7 @@ use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
 use plimsoll_memory::page::{PAGE_BYTES, page_kind, page_payload};
 use plimsoll_memory::pool::{Page, RecentPages, Touch};
 
-use crate::index::run::leaf::{Entry, LEAF_PAGE, Leaf, LeafShape, Sought, Spot, Stepped};
+use crate::index::run::leaf::{Entry, LEAF_PAGE, Leaf, LeafShape, SeekResult, Spot, Stepped};
 use crate::index::run::table::{Step, Table};
 use crate::types::error::{Lift, Result};
 use crate::types::index_key::IndexKey;
@@ -60,7 +60,7 @@ pub(crate) enum Feed {
 pub(crate) struct RunCursor {
     tables: Arc<[Table]>,
     pages: Pages,
-    stand: Stand,
+    position: Position,
     /// The key of the current version.
     key: Vec<u8>,
     /// The previous version's key, kept when the cursor moves to another leaf or backward.
@@ -71,15 +71,15 @@ pub(crate) struct RunCursor {
 
 /// The position of a cursor.
 #[derive(Clone, Copy, Debug)]
-enum Stand {
+enum Position {
     /// Not positioned yet, or lost after an error.
-    Nowhere,
+    Unset,
     /// Before the first version.
-    Before,
+    AtStart,
     /// After the last version.
-    Behind,
+    AtEnd,
     /// On an entry of the leaf that `Pages` holds.
-    On(Place),
+    At(Place),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -114,7 +114,7 @@ impl RunCursor {
         Self {
             tables,
             pages,
-            stand: Stand::Nowhere,
+            position: Position::Unset,
             key: Vec::new(),
             before: Vec::new(),
             heat: None,
@@ -147,7 +147,7 @@ impl RunCursor {
         self.lift();
         let number = self.tables.partition_point(|table| &table.info.last_key[..] < key);
         let Some(table) = self.tables.get(number) else {
-            self.stand = Stand::Behind;
+            self.position = Position::AtEnd;
             return Ok(());
         };
         if key < &table.info.first_key[..] {
@@ -157,7 +157,7 @@ impl RunCursor {
         let page = self.pages.get(number, table, at, Way::On)?;
         let leaf = table.leaf(at, page)?;
         match table.read(at, leaf.seek(key, glsn))? {
-            Sought::At(spot, _) => {
+            SeekResult::At(spot, _) => {
                 if way == Way::On {
                     fetch_first_bodies(&leaf, &spot.entry);
                     if leaf.entries() - spot.number <= FEW_ENTRIES {
@@ -166,9 +166,9 @@ impl RunCursor {
                 }
                 table.read(at, leaf.found_key(&spot, key, &mut self.key))?;
                 let shape = leaf.shape();
-                self.stand_on(Place { table: number, leaf: at, shape, spot })
+                self.set_current(Place { table: number, leaf: at, shape, spot })
             }
-            Sought::Behind => self.enter_forward(number, at + 1),
+            SeekResult::After => self.enter_forward(number, at + 1),
         }
     }
 
@@ -183,13 +183,13 @@ impl RunCursor {
     /// after it. A caller that resumes at a key relies on this check, because otherwise it could
     /// return the same versions again and again.
     fn check_place(&mut self, key: &[u8], glsn: Glsn, order: Ordering) -> Result<()> {
-        let Stand::On(place) = &self.stand else { return Ok(()) };
+        let Position::At(place) = &self.position else { return Ok(()) };
         let is_before = (&self.key[..], Reverse(place.spot.entry.glsn)) < (key, Reverse(glsn));
         if is_before == (order == Ordering::Less) {
             return Ok(());
         }
         let error = self.tables[place.table].corrupt(place.leaf, OUT_OF_ORDER);
-        self.stand = Stand::Nowhere;
+        self.position = Position::Unset;
         Err(error)
     }
 
@@ -205,7 +205,7 @@ impl RunCursor {
         match self.tables.len().checked_sub(1) {
             Some(number) => self.enter_backward(number, self.tables[number].info.root),
             None => {
-                self.stand = Stand::Before;
+                self.position = Position::AtStart;
                 Ok(())
             }
         }
@@ -215,7 +215,7 @@ impl RunCursor {
     /// [`RunCursor::current`].
     #[inline]
     pub(crate) fn head(&self) -> Option<VersionHead<'_>> {
-        let Stand::On(place) = &self.stand else { return None };
+        let Position::At(place) = &self.position else { return None };
         let Entry { glsn, tag, body, end, .. } = place.spot.entry;
         let is_deleted = Stored::is_deletion(tag as u8, end - body);
         // The tag shows for most versions that they do not expire; the body is on another cache
@@ -233,7 +233,7 @@ impl RunCursor {
     /// The current version; `None` before the first, after the last, or if unpositioned.
     #[inline]
     pub(crate) fn current(&self) -> Option<Version<'_>> {
-        let Stand::On(place) = &self.stand else { return None };
+        let Position::At(place) = &self.position else { return None };
         let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
         let stored =
             leaf.stored(&place.spot.entry).expect("it was decoded when the cursor was placed here");
@@ -244,7 +244,7 @@ impl RunCursor {
     /// result would be copied through each call.
     #[inline]
     pub(crate) fn inline_value(&self) -> Option<&[u8]> {
-        let Stand::On(place) = &self.stand else { return None };
+        let Position::At(place) = &self.position else { return None };
         let Entry { tag, body, end, .. } = place.spot.entry;
         if tag == INLINE_TAG {
             page_payload(self.pages.held(place.leaf)).get(body..end)
@@ -255,7 +255,7 @@ impl RunCursor {
 
     /// The key of the current version.
     pub(crate) fn key(&self) -> Option<&[u8]> {
-        matches!(self.stand, Stand::On(_)).then_some(&self.key[..])
+        matches!(self.position, Position::At(_)).then_some(&self.key[..])
     }
 
     /// Heap size of the cursor including itself, without pages and chunks.
@@ -263,15 +263,15 @@ impl RunCursor {
         size_of::<Self>() + self.key.capacity() + self.before.capacity()
     }
 
-    /// Unpins the current page until [`RunCursor::come_back`]. No other method may be called in
+    /// Unpins the current page until [`RunCursor::repin`]. No other method may be called in
     /// between.
     pub(crate) fn leave_page(&mut self) {
         self.pages.held = Held::Nothing;
     }
 
     /// Pins the current page again, if it was unpinned.
-    pub(crate) fn come_back(&mut self) -> Result<()> {
-        if let Stand::On(place) = self.stand {
+    pub(crate) fn repin(&mut self) -> Result<()> {
+        if let Position::At(place) = self.position {
             self.pages.get(place.table, &self.tables[place.table], place.leaf, Way::Down)?;
         }
         Ok(())
@@ -279,7 +279,7 @@ impl RunCursor {
 
     /// Whether the current leaf was hot in the pool at the first call on that leaf.
     pub(crate) fn is_on_hot_leaf(&mut self) -> bool {
-        let Stand::On(place) = &self.stand else { return false };
+        let Position::At(place) = &self.position else { return false };
         match self.heat {
             Some((table, leaf, hot)) if (table, leaf) == (place.table, place.leaf) => hot,
             _ => {
@@ -293,17 +293,17 @@ impl RunCursor {
     /// Moves one version forward: from before the first (or unpositioned) to the first, from the
     /// last to after it, where it stays.
     pub(crate) fn next(&mut self) -> Result<()> {
-        self.pass_version().map(drop)
+        self.skip_version().map(drop)
     }
 
     /// Like [`RunCursor::next`], but returns whether the next version has the same key, which is
     /// cheaper than a comparison.
     #[inline]
-    pub(crate) fn pass_version(&mut self) -> Result<bool> {
-        let place = match &mut self.stand {
-            Stand::On(place) => place,
-            Stand::Behind => return Ok(false),
-            Stand::Before | Stand::Nowhere => return self.seek_first().map(|()| false),
+    pub(crate) fn skip_version(&mut self) -> Result<bool> {
+        let place = match &mut self.position {
+            Position::At(place) => place,
+            Position::AtEnd => return Ok(false),
+            Position::AtStart | Position::Unset => return self.seek_first().map(|()| false),
         };
         let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
         let from = place.spot.entry.glsn;
@@ -320,21 +320,21 @@ impl RunCursor {
         self.leave_leaf(place, moved, from)
     }
 
-    /// The slow path of [`RunCursor::pass_version`]: the step from the version with GLSN `from` has
+    /// The slow path of [`RunCursor::skip_version`]: the step from the version with GLSN `from` has
     /// left the leaf or failed.
     #[cold]
     fn leave_leaf(&mut self, place: Place, moved: Option<Stepped>, from: Glsn) -> Result<bool> {
-        self.stand = Stand::Nowhere;
+        self.position = Position::Unset;
         match self.tables[place.table].read(place.leaf, moved)? {
             Stepped::ToNextKey | Stepped::ToSameKey => {
-                self.stand_on(place)?;
+                self.set_current(place)?;
                 Ok(moved == Some(Stepped::ToSameKey))
             }
             Stepped::AtEnd => {
                 std::mem::swap(&mut self.key, &mut self.before);
                 self.enter_forward(place.table, place.leaf + 1)?;
                 self.check_order(from, Ordering::Less)?;
-                Ok(matches!(self.stand, Stand::On(_)) && self.key == self.before)
+                Ok(matches!(self.position, Position::At(_)) && self.key == self.before)
             }
         }
     }
@@ -342,12 +342,12 @@ impl RunCursor {
     /// Moves one version back: from after the last (or unpositioned) to the last, from the first to
     /// before it, where it stays.
     pub(crate) fn prev(&mut self) -> Result<()> {
-        let place = match self.stand {
-            Stand::On(place) => place,
-            Stand::Before => return Ok(()),
-            Stand::Behind | Stand::Nowhere => return self.seek_last(),
+        let place = match self.position {
+            Position::At(place) => place,
+            Position::AtStart => return Ok(()),
+            Position::AtEnd | Position::Unset => return self.seek_last(),
         };
-        self.stand = Stand::Nowhere;
+        self.position = Position::Unset;
         std::mem::swap(&mut self.key, &mut self.before);
         match place.spot.number.checked_sub(1) {
             None => self.enter_backward(place.table, place.leaf - 1)?,
@@ -355,7 +355,7 @@ impl RunCursor {
                 let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
                 let before = leaf.spot(number, &mut self.key);
                 let spot = self.tables[place.table].read(place.leaf, before)?;
-                self.stand_on(Place { spot, ..place })?;
+                self.set_current(Place { spot, ..place })?;
             }
         }
         self.check_order(place.spot.entry.glsn, Ordering::Greater)
@@ -364,19 +364,19 @@ impl RunCursor {
     /// After a step from the version (`before`, `from`): checks that it is in `order` to the
     /// current version. Merges and iterators rely on this.
     fn check_order(&mut self, from: Glsn, order: Ordering) -> Result<()> {
-        let Stand::On(place) = &self.stand else { return Ok(()) };
+        let Position::At(place) = &self.position else { return Ok(()) };
         let (before, now) = (Reverse(from), Reverse(place.spot.entry.glsn));
         if (&self.before, before).cmp(&(&self.key, now)) == order {
             return Ok(());
         }
         let error = self.tables[place.table].corrupt(place.leaf, OUT_OF_ORDER);
-        self.stand = Stand::Nowhere;
+        self.position = Position::Unset;
         Err(error)
     }
 
     /// Clears the position, and the memory of pages accessed by the current scan.
     fn lift(&mut self) {
-        self.stand = Stand::Nowhere;
+        self.position = Position::Unset;
         self.pages.leaves_walked = 0;
         self.pages.recent = RecentPages::default();
     }
@@ -388,13 +388,13 @@ impl RunCursor {
                 if let Some(place) =
                     self.pages.enter(number, table, page, Way::On, &mut self.key)?
                 {
-                    return self.stand_on(place);
+                    return self.set_current(place);
                 }
                 page += 1;
             }
             (number, page) = (number + 1, 1);
         }
-        self.stand = Stand::Behind;
+        self.position = Position::AtEnd;
         Ok(())
     }
 
@@ -406,12 +406,12 @@ impl RunCursor {
                 if let Some(place) =
                     self.pages.enter(number, table, page, Way::Back, &mut self.key)?
                 {
-                    return self.stand_on(place);
+                    return self.set_current(place);
                 }
                 page -= 1;
             }
             if number == 0 {
-                self.stand = Stand::Before;
+                self.position = Position::AtStart;
                 return Ok(());
             }
             number -= 1;
@@ -421,14 +421,14 @@ impl RunCursor {
 
     /// Makes an entry current. Its key is assembled and its leaf is held. Checks that the entry can
     /// be decoded.
-    fn stand_on(&mut self, place: Place) -> Result<()> {
+    fn set_current(&mut self, place: Place) -> Result<()> {
         let leaf = place.shape.on(page_payload(self.pages.held(place.leaf)));
         let table = &self.tables[place.table];
         table.read(place.leaf, leaf.stored(&place.spot.entry))?;
         if !IndexKey::is_valid_len(self.key.len()) {
             return Err(table.corrupt(place.leaf, "a key of invalid length"));
         }
-        self.stand = Stand::On(place);
+        self.position = Position::At(place);
         Ok(())
     }
 }

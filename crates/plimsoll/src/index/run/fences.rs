@@ -41,7 +41,7 @@ impl<'a> Fence<'a> {
 
     /// Whether (`key`, `glsn`) is to its right.
     pub(crate) fn is_left_of(&self, key: &[u8], glsn: Glsn) -> bool {
-        stands_left(self.key.cmp(key), self.below, glsn)
+        is_left(self.key.cmp(key), self.below, glsn)
     }
 }
 
@@ -77,7 +77,7 @@ impl From<Fence<'_>> for OwnedFence {
     }
 }
 
-fn stands_left(order: Ordering, below: u64, glsn: Glsn) -> bool {
+fn is_left(order: Ordering, below: u64, glsn: Glsn) -> bool {
     match order {
         Ordering::Less => true,
         Ordering::Equal => below == 0 || glsn.0 < below,
@@ -264,7 +264,7 @@ impl<'a> Fences<'a> {
         while low < high {
             let middle = low.midpoint(high);
             let fence = self.fence(middle)?;
-            if stands_left(compare(fence.rest, rest).1, fence.below, glsn) {
+            if is_left(compare(fence.rest, rest).1, fence.below, glsn) {
                 low = middle + 1;
             } else {
                 high = middle;

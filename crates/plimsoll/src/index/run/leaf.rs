@@ -338,11 +338,11 @@ pub(crate) enum Stepped {
 
 /// The result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sought {
+pub(crate) enum SeekResult {
     /// At an entry, and whether its key is the sought key.
     At(Spot, bool),
     /// After the last entry.
-    Behind,
+    After,
 }
 
 impl<'a> Leaf<'a> {
@@ -362,16 +362,16 @@ impl<'a> Leaf<'a> {
     }
 
     /// The first entry at or after (`key`, `at`).
-    pub(crate) fn seek(&self, key: &[u8], at: Glsn) -> Option<Sought> {
+    pub(crate) fn seek(&self, key: &[u8], at: Glsn) -> Option<SeekResult> {
         let first = self.first_key();
         let (common, order) = compare(first, key);
         let entry = self.first()?;
         if !comes_before(order, entry.glsn, at) {
-            return Some(Sought::At(Spot { number: 0, entry }, order == Ordering::Equal));
+            return Some(SeekResult::At(Spot { number: 0, entry }, order == Ordering::Equal));
         }
         if common < self.shape.prefix {
             // The key is greater than all keys with the common prefix.
-            return Some(Sought::Behind);
+            return Some(SeekResult::After);
         }
         let block = self.block_before(key, at, common)?;
         self.seek_in_block(block, common, key, at)
@@ -397,7 +397,13 @@ impl<'a> Leaf<'a> {
 
     /// Searches a block whose restart comes before (`key`, `at`). The first key shares `common`
     /// bytes with `key`.
-    fn seek_in_block(&self, block: usize, common: usize, key: &[u8], at: Glsn) -> Option<Sought> {
+    fn seek_in_block(
+        &self,
+        block: usize,
+        common: usize,
+        key: &[u8],
+        at: Glsn,
+    ) -> Option<SeekResult> {
         let (start, body) = self.restart_offsets(block)?;
         // Prefetch the block's lines. They are consecutive, but the hardware prefetcher would start
         // only after some of them were loaded.
@@ -413,16 +419,16 @@ impl<'a> Leaf<'a> {
             let entry = self.after_entry(&before)?;
             let (agreed, order) = self.compare_after(&entry, key, matched);
             if !comes_before(order, entry.glsn, at) {
-                return Some(Sought::At(Spot { number, entry }, order == Ordering::Equal));
+                return Some(SeekResult::At(Spot { number, entry }, order == Ordering::Equal));
             }
             (matched, before) = (agreed, entry);
         }
         if behind == self.shape.entries {
-            return Some(Sought::Behind);
+            return Some(SeekResult::After);
         }
         let entry = self.restart(block + 1)?;
         let (_, order) = self.compare_after(&entry, key, common);
-        Some(Sought::At(Spot { number: behind, entry }, order == Ordering::Equal))
+        Some(SeekResult::At(Spot { number: behind, entry }, order == Ordering::Equal))
     }
 
     /// Compares an entry's key with `key`. The preceding key (the one that the entry shares bytes

@@ -14,7 +14,7 @@ use crate::index::run::filter::{key_hash, stem_hash};
 use crate::index::run::guide::{GUIDE_PAGE, Guide};
 use crate::index::run::inner::{INNER_PAGE, Inner};
 use crate::index::run::leaf::{
-    BRANCHES, Entry, LEAF_PAGE, Leaf, Sought, check_leaf, comes_before, has_branches,
+    BRANCHES, Entry, LEAF_PAGE, Leaf, SeekResult, check_leaf, comes_before, has_branches,
 };
 use crate::types::error::{Error, Result};
 use crate::types::expiry::ExpiryRange;
@@ -105,7 +105,7 @@ impl TableInfo {
 
     /// Whether a merge is worth it that drops this many expired values, and what the deletions
     /// delete.
-    pub(crate) fn is_mostly_gone(&self, expired: u64) -> bool {
+    pub(crate) fn is_worth_rewriting(&self, expired: u64) -> bool {
         2 * (self.deletions + expired) > self.versions || self.frees_blobs(expired)
     }
 
@@ -182,14 +182,14 @@ enum InLeaf {
     /// The leaf continues with another key.
     Absent,
     /// The leaf ends before the version.
-    Behind,
+    After,
 }
 
 impl InLeaf {
     fn found(self) -> Option<Found> {
         match self {
             Self::Found(found) => Some(found),
-            Self::Absent | Self::Behind => None,
+            Self::Absent | Self::After => None,
         }
     }
 }
@@ -227,7 +227,7 @@ impl Table {
         }
         // An older version is in the same leaf, unless the key's versions continue in the next one.
         let mut found = self.find_in_page(leaf, newest.page, key, at)?;
-        if matches!(found, InLeaf::Behind) {
+        if matches!(found, InLeaf::After) {
             let (leaf, _) = self.leaf_of(key, at, touch)?;
             found = self.find_in_leaf(leaf, key, at, touch, &mut missed)?;
         }
@@ -297,9 +297,9 @@ impl Table {
     fn find_in_page(&self, number: u32, page: Page, key: &[u8], at: Glsn) -> Result<InLeaf> {
         let leaf = self.leaf(number, &page)?;
         let spot = match self.read(number, leaf.seek(key, at))? {
-            Sought::At(spot, true) => spot,
-            Sought::At(_, false) => return Ok(InLeaf::Absent),
-            Sought::Behind => return Ok(InLeaf::Behind),
+            SeekResult::At(spot, true) => spot,
+            SeekResult::At(_, false) => return Ok(InLeaf::Absent),
+            SeekResult::After => return Ok(InLeaf::After),
         };
         self.read(number, leaf.stored(&spot.entry))?;
         let Entry { body, end, tag, glsn, .. } = spot.entry;

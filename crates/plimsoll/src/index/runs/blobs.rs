@@ -96,7 +96,7 @@ impl Blobs {
         let taken = std::mem::take(&mut *lock(&self.left));
         let Left::These(these) = taken else { return Left::Many };
         let (later, now): (BTreeSet<_>, _) =
-            these.into_iter().partition(|blob| self.is_in_work(*blob));
+            these.into_iter().partition(|blob| self.is_being_relocated(*blob));
         if let Left::These(these) = &mut *lock(&self.left) {
             these.extend(later);
         }
@@ -116,10 +116,10 @@ impl Blobs {
     /// Whether a file is in use. `view` is loaded after the registered files were checked, so that
     /// a file that a manifest begins to name in between is found in the view.
     pub(crate) fn uses(&self, blob: BlobId, view: impl FnOnce() -> Arc<View>) -> bool {
-        self.is_in_work(blob) || names(&view(), blob)
+        self.is_being_relocated(blob) || names(&view(), blob)
     }
 
-    fn is_in_work(&self, blob: BlobId) -> bool {
+    fn is_being_relocated(&self, blob: BlobId) -> bool {
         if lock(&self.in_work).contains(&blob) {
             return true;
         }

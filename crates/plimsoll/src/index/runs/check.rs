@@ -50,7 +50,7 @@ pub(crate) fn verify(
 /// Whether the manifest on disk names this table. Another writing process may have merged the table
 /// away and removed its file.
 fn is_named(runs: &Runs, id: TableId) -> Result<bool> {
-    if runs.env.duty().may_write() {
+    if runs.env.role().may_write() {
         return Ok(true);
     }
     let (disk, dir) = (runs.files.disk(), runs.files.dir());

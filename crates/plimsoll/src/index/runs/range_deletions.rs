@@ -59,7 +59,7 @@ impl RangeMemory {
     ///
     /// # Errors
     /// The budget has no room.
-    pub(super) fn make_room(
+    pub(super) fn reserve(
         &self,
         ranges: &RangeSet,
         more: u64,
@@ -75,7 +75,7 @@ impl RangeMemory {
 
     /// Gives back memory that neither a reservation nor the current set needs, whose size is
     /// `set_bytes`.
-    pub(super) fn give_back(&self, set_bytes: impl FnOnce() -> u64) {
+    pub(super) fn release_unused(&self, set_bytes: impl FnOnce() -> u64) {
         let mut charged = lock(&self.charged);
         // Read under the lock: a commit publishes its ranges before it drops its reservation.
         let needed = COPIES * set_bytes() + charged.reserved;
@@ -151,16 +151,16 @@ mod tests {
         let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
         let memory = RangeMemory::new(&budget, &RangeSet::default()).unwrap();
         let charged = || lock(&memory.charged).lease.bytes();
-        let first = memory.make_room(&RangeSet::default(), 1000).unwrap();
-        let second = memory.make_room(&RangeSet::default(), 500).unwrap();
+        let first = memory.reserve(&RangeSet::default(), 1000).unwrap();
+        let second = memory.reserve(&RangeSet::default(), 500).unwrap();
         assert_eq!(charged(), COPIES * 1500);
-        memory.give_back(|| 0);
+        memory.release_unused(|| 0);
         assert_eq!(charged(), COPIES * 1500);
         drop(first);
-        memory.give_back(|| 200);
+        memory.release_unused(|| 200);
         assert_eq!(charged(), COPIES * 700);
         drop(second);
-        memory.give_back(|| 0);
+        memory.release_unused(|| 0);
         assert_eq!(charged(), 0);
     }
 }

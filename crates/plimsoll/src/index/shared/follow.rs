@@ -34,35 +34,35 @@ const LOOK: Duration = Duration::from_millis(100);
 /// A waiter gives up after the keeper made no progress for this long.
 const PATIENCE_NANOS: u64 = 10_000_000_000;
 
-/// A keeper that leaves nudges unanswered for this long is replaced. If it was only slow, this
+/// A keeper that leaves pings unanswered for this long is replaced. If it was only slow, this
 /// costs work but no data.
 const ANSWERS_WITHIN_NANOS: u64 = 2_000_000_000;
 
 /// Watches whether the keeper answers while a thread waits for it.
 #[derive(Debug)]
 pub(crate) struct KeeperWatch {
-    pulse: (u64, u64),
+    heartbeat: (u64, u64),
     since: u64,
 }
 
 impl KeeperWatch {
     /// Begins to watch.
     pub(crate) fn new(members: &Members, clock: &dyn Clock) -> Self {
-        Self { pulse: members.keeper.pulse(), since: clock.monotonic_nanos() }
+        Self { heartbeat: members.keeper.heartbeat(), since: clock.monotonic_nanos() }
     }
 
-    /// The keeper's pulse, if it has not answered for too long. Call it repeatedly.
+    /// The keeper's heartbeat, if it has not answered for too long. Call it repeatedly.
     pub(crate) fn stopped(&mut self, members: &Members, clock: &dyn Clock) -> Option<(u64, u64)> {
-        let (pulse, now) = (members.keeper.pulse(), clock.monotonic_nanos());
-        if pulse != self.pulse {
-            (self.pulse, self.since) = (pulse, now);
+        let (heartbeat, now) = (members.keeper.heartbeat(), clock.monotonic_nanos());
+        if heartbeat != self.heartbeat {
+            (self.heartbeat, self.since) = (heartbeat, now);
         }
-        members.keeper.nudge();
-        (now.saturating_sub(self.since) > ANSWERS_WITHIN_NANOS).then_some(pulse)
+        members.keeper.ping();
+        (now.saturating_sub(self.since) > ANSWERS_WITHIN_NANOS).then_some(heartbeat)
     }
 }
 
-/// The owner of the keeper's duty in a store that several processes share: follows the keeper, and
+/// The owner of the keeper's role in a store that several processes share: follows the keeper, and
 /// replaces it if necessary.
 #[derive(Debug)]
 pub(crate) struct Following {
@@ -72,7 +72,7 @@ pub(crate) struct Following {
     /// Held while this process tries to become the keeper.
     keeping: Mutex<()>,
     /// Held while the needed part of the log is published.
-    telling: Mutex<()>,
+    publishing: Mutex<()>,
 }
 
 impl Following {
@@ -82,7 +82,7 @@ impl Following {
             sources: Arc::clone(&runs.sources),
             runs: Arc::clone(runs),
             keeping: Mutex::new(()),
-            telling: Mutex::new(()),
+            publishing: Mutex::new(()),
         }
     }
 
@@ -92,7 +92,7 @@ impl Following {
     /// As for [`Runs::refresh`].
     pub(crate) fn follow(&self, members: &Members) -> Result<()> {
         if !members.keeper.is_keeper() {
-            self.take_in(members)?;
+            self.load_newest_manifest(members)?;
             self.keep_if_free(members)?;
         }
         Ok(())
@@ -107,7 +107,7 @@ impl Following {
         let mut told = begun;
         loop {
             if let Some(oldest) = self.sources.view().closed.last().map(|closed| closed.boundary) {
-                members.marks.want_flush(oldest);
+                members.marks.request_flush(oldest);
             }
             let now = clock.monotonic_nanos();
             if now.saturating_sub(told) >= LOOK.as_nanos() as u64 {
@@ -118,7 +118,7 @@ impl Following {
             // Read the state after our own notification, so that it cannot wake us. Loading a
             // manifest notifies again, which costs one extra iteration.
             let seen = members.table.state();
-            if self.take_in(members)? {
+            if self.load_newest_manifest(members)? {
                 return Ok(Progress::Worked);
             }
             if self.sources.view().closed.is_empty() {
@@ -145,19 +145,19 @@ impl Following {
 
     /// Loads the newest manifest, unless it is loaded already. Returns whether memtables were
     /// released.
-    pub(crate) fn take_in(&self, members: &Members) -> Result<bool> {
+    pub(crate) fn load_newest_manifest(&self, members: &Members) -> Result<bool> {
         if members.marks.manifest() > self.runs.manifest_number() {
             self.runs.refresh(|_, _| Ok(None))?;
         }
         let releases = self.runs.release_held();
-        self.tell_needs(members);
+        self.publish_needs(members);
         Ok(releases)
     }
 
     /// Publishes which part of the log this process needs.
-    pub(crate) fn tell_needs(&self, members: &Members) {
+    pub(crate) fn publish_needs(&self, members: &Members) {
         // Read and publish under one lock, so that an outdated value cannot overwrite a newer one.
-        let _alone = lock(&self.telling);
+        let _alone = lock(&self.publishing);
         members.needs.set_checkpoint(self.runs.log_needed_from());
     }
 
@@ -168,26 +168,26 @@ impl Following {
     /// # Errors
     /// As for [`Following::follow`].
     pub(crate) fn leap(&self, members: &Members) -> Result<Glsn> {
-        self.take_in(members)?;
-        Ok(self.runs.go_on_behind_runs(|_| true).expect("every checkpoint is accepted"))
+        self.load_newest_manifest(members)?;
+        Ok(self.runs.skip_to_checkpoint(|_| true).expect("every checkpoint is accepted"))
     }
 
     /// Continues from the checkpoint of the loaded manifest if `may_pass` allows it. Returns that
     /// checkpoint. The caller must do as for [`Following::leap`].
-    pub(crate) fn pass_over(
+    pub(crate) fn skip_to_checkpoint(
         &self,
         members: &Members,
         may_pass: impl FnOnce(Glsn) -> bool,
     ) -> Option<Glsn> {
         self.runs.release_held();
-        let passed = self.runs.go_on_behind_runs(may_pass);
-        self.tell_needs(members);
+        let passed = self.runs.skip_to_checkpoint(may_pass);
+        self.publish_needs(members);
         passed
     }
 
     /// Becomes the keeper, if there is none.
     pub(crate) fn keep_if_free(&self, members: &Members) -> Result<bool> {
-        self.keep_by(members, || members.keeper.try_to_keep().lift())
+        self.keep_by(members, || members.keeper.try_acquire().lift())
     }
 
     /// Becomes the keeper in place of one that does not answer.
@@ -204,18 +204,18 @@ impl Following {
         if members.keeper.is_keeper() {
             return Ok(true);
         }
-        members.keeper.give_back_if_replaced();
+        members.keeper.release_if_replaced();
         if self.env.signals.is_closing() || !get()? {
             return Ok(false);
         }
         match self.prepare_to_keep(members) {
             Ok(()) if members.keeper.keep() => {}
             Ok(()) | Err(Error::NotKeeper { .. }) => {
-                members.keeper.give_keeping_back();
+                members.keeper.release();
                 return Ok(false);
             }
             Err(error) => {
-                members.keeper.give_keeping_back();
+                members.keeper.release();
                 return Err(error);
             }
         }
@@ -229,14 +229,14 @@ impl Following {
     /// keepers, and skips their ids. An earlier keeper may still be running, in the middle of a
     /// job.
     fn prepare_to_keep(&self, members: &Members) -> Result<()> {
-        self.runs.files.skip_those_in_folder(self.env.context.clock.wall_micros())?;
+        self.runs.files.skip_ids_in_folder(self.env.context.clock.wall_micros())?;
         // List the files before the manifest is installed. Later manifests name none of the listed
         // files that this one does not name, so a sweep of these files stays correct even if this
         // process is delayed while others write files.
         let names = self.runs.files.names()?;
         self.runs.fence()?;
         let named: BTreeSet<u64> = self.sources.view().infos().filter_map(run_of).collect();
-        let copied = self.leave_to_copies(&named);
+        let copied = self.runs_being_copied(&named);
         let is_named = |run: u64| named.contains(&run) || copied.contains(&run);
         if members.holds.are_files_held() {
             self.runs.files.leave(&names, is_named);
@@ -247,7 +247,7 @@ impl Following {
 
     /// The runs not in `named` whose files this process is copying. They are removed at the end of
     /// the copy.
-    fn leave_to_copies(&self, named: &BTreeSet<u64>) -> BTreeSet<u64> {
+    fn runs_being_copied(&self, named: &BTreeSet<u64>) -> BTreeSet<u64> {
         let mut copied = BTreeSet::new();
         for view in self.runs.blobs.views_of_jobs() {
             for (guard, info) in

@@ -276,7 +276,7 @@ impl Merge {
 
     /// Moves cursors out of an interval, in the merge's direction, if they have no versions younger
     /// than `glsn`: to the first version at or after `to`, or to the last one before it.
-    pub(crate) fn leave_older(&mut self, to: &[u8], glsn: Glsn) -> Result<()> {
+    pub(crate) fn skip_older(&mut self, to: &[u8], glsn: Glsn) -> Result<()> {
         let direction = self.direction;
         self.place_heads(|head| match (head.cursor.key(), direction) {
             (Some(key), Direction::Forward) if head.newest < glsn && key < to => {
@@ -352,9 +352,9 @@ impl Merge {
     /// Forward only: moves one version on from a version of `key`. Returns whether the next version
     /// has another key.
     #[inline]
-    pub(crate) fn pass_version(&mut self, key: &[u8]) -> Result<bool> {
+    pub(crate) fn skip_version(&mut self, key: &[u8]) -> Result<bool> {
         if let [Head { cursor: Cursor::Run(cursor), .. }] = &mut self.heads[..] {
-            if cursor.pass_version()? {
+            if cursor.skip_version()? {
                 return Ok(false);
             }
             if cursor.key().is_none() {

@@ -111,7 +111,7 @@ fn failed_unrequested_relocations_block_nothing() {
     world.index().memtables.flush_up_to(world.applied).unwrap();
     let want =
         |world: &World| world.horizon.relocate_below.store(world.applied.0 + 1, Ordering::Relaxed);
-    world.horizon.unasked.store(true, Ordering::Relaxed);
+    world.horizon.unrequested.store(true, Ordering::Relaxed);
     want(&world);
     disk.fill_up(Some(0));
     while world.index().compaction.step().unwrap() == Progress::Worked {}

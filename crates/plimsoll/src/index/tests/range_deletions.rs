@@ -15,7 +15,7 @@ impl World {
     fn delete_range(&mut self, keyspace: u32, numbers: std::ops::Range<u64>) -> Glsn {
         let (first, end) = (key(keyspace, numbers.start), key(keyspace, numbers.end));
         let index = Arc::clone(self.index());
-        let _room = index.runs.make_room_for_ranges(once((&first[..], &end[..]))).unwrap();
+        let _room = index.runs.reserve_for_ranges(once((&first[..], &end[..]))).unwrap();
         let beside = key(FOREVER, u64::MAX);
         let glsn = self.commit(BTreeMap::from([(beside, Some(vec![1]))])).unwrap();
         index.runs.delete_ranges(glsn, once((&first[..], &end[..])));

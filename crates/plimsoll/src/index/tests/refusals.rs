@@ -133,7 +133,7 @@ fn the_reservation_of_an_aborted_commit_is_returned() {
     let world = world(5, SMALL);
     let before = world.index().stats().memtable_bytes;
     for _ in 0..1000 {
-        world.index().memtables.make_room(6 << 10, Glsn::NONE).unwrap();
+        world.index().memtables.reserve(6 << 10, Glsn::NONE).unwrap();
     }
     let stats = world.index().stats();
     assert!(stats.memtable_bytes <= before + 2 * CHUNK_BYTES as u64, "{stats:?}");
@@ -150,7 +150,7 @@ fn a_read_only_index_replays_as_far_as_its_budget_allows_and_reports_it() {
     world.log.sync().unwrap();
     world.index = None;
     let files = world.run_files();
-    let context = Context { duty: crate::index::env::duty::Duty::ReadOnly, ..world.context() };
+    let context = Context { role: crate::index::env::role::Role::ReadOnly, ..world.context() };
     let manifest = Manifest::read(&*world.disk, &dir()).unwrap().expect("the index was flushed");
     let checkpoint = manifest.checkpoint.glsn;
     world.index =

@@ -22,7 +22,7 @@ fn writers_of_adopted_runs_are_paced_like_all_others() {
     index.memtables.flush_up_to(world.applied).unwrap();
     let (stats, view) = (index.stats(), index.sources.view());
     assert_eq!((stats.depth, stats.stalls.total().times), (20, 0));
-    index.throttle.pay(view.runs[0].bytes());
+    index.throttle.delay(view.runs[0].bytes());
     let stalls = index.stats().stalls;
     assert_eq!((stalls.merge_pace.times, stalls.total().times), (1, 1), "{stalls:?}");
     drop(compactor);
@@ -43,7 +43,7 @@ fn writers_of_adopted_runs_stop_if_there_are_too_many_runs_for_a_scan() {
     index.memtables.flush_up_to(world.applied).unwrap();
     assert_eq!(index.stats().depth, 70);
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| index.throttle.hold_back().unwrap());
+        let writer = scope.spawn(|| index.throttle.wait_for_merges().unwrap());
         // It waits until something is merged, regardless of other progress.
         for _ in 0..20 {
             index.env.signals.flush_ended(None);

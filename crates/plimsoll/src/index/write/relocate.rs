@@ -94,13 +94,13 @@ impl Relocator {
     }
 
     /// Whether values in this entry are copied.
-    fn wants(&self, glsn: Glsn) -> bool {
+    fn relocates(&self, glsn: Glsn) -> bool {
         glsn < self.below
     }
 
     /// Whether any value of this table is copied.
-    pub(crate) fn wants_some_of(&self, table: &TableInfo) -> bool {
-        table.min_pointer.is_some_and(|pointer| self.wants(pointer))
+    pub(crate) fn relocates_any(&self, table: &TableInfo) -> bool {
+        table.min_pointer.is_some_and(|pointer| self.relocates(pointer))
             || points_into(table, &self.vacated)
     }
 
@@ -113,7 +113,7 @@ impl Relocator {
     ) -> Result<Moved<'a>> {
         let expiry = version.stored.expiry();
         let (from, offset, len, sum, packed) = match version.stored.value() {
-            Stored::InLog { offset, len, sum, packed } if self.wants(version.glsn) => {
+            Stored::InLog { offset, len, sum, packed } if self.relocates(version.glsn) => {
                 (None, offset, len, sum, packed)
             }
             Stored::InBlob { blob, offset, len, sum, packed } if self.vacated.contains(&blob) => {
@@ -200,7 +200,7 @@ impl Relocator {
 
     /// Call once the view has the runs that use the blob file. A sweep may remove it when no run
     /// uses it any more.
-    pub(crate) fn hand_over(&self) {
+    pub(crate) fn release_to_sweep(&self) {
         if let Some(blob) = self.blob {
             self.log.hand_over_blob(blob);
         }

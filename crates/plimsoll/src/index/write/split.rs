@@ -83,7 +83,7 @@ pub(crate) enum Inputs {
 }
 
 /// Facts about a key outside the merge, looked up only if the decision depends on them.
-pub(crate) trait Elsewhere {
+pub(crate) trait OutsideFacts {
     /// Whether history runs hold a version of the key that is not younger than `at`.
     fn in_history(&mut self, key: &[u8], at: Glsn) -> crate::types::error::Result<bool>;
 
@@ -97,9 +97,9 @@ pub(crate) trait Elsewhere {
 }
 
 /// No facts, for a flush, which needs none.
-pub(crate) struct Nowhere;
+pub(crate) struct NoFacts;
 
-impl Elsewhere for Nowhere {
+impl OutsideFacts for NoFacts {
     fn in_history(&mut self, _: &[u8], _: Glsn) -> crate::types::error::Result<bool> {
         Ok(true)
     }
@@ -187,7 +187,7 @@ impl Splitter {
         &mut self,
         version: &Version<'_>,
         horizon: &dyn Horizon,
-        elsewhere: &mut dyn Elsewhere,
+        outside: &mut dyn OutsideFacts,
     ) -> crate::types::error::Result<Disposition> {
         if version.key == self.key {
             if self.younger == Some(version.glsn) {
@@ -204,10 +204,10 @@ impl Splitter {
         match self.inputs {
             Inputs::Current { oldest: false } => Ok(Disposition::Current),
             Inputs::Current { oldest: true } if version.stored != Stored::Deleted => {
-                self.value(version, horizon, elsewhere)
+                self.value(version, horizon, outside)
             }
-            Inputs::Current { oldest: true } => self.deletion(version.glsn, elsewhere),
-            Inputs::History => self.newest_of_history(version, elsewhere),
+            Inputs::Current { oldest: true } => self.deletion(version.glsn, outside),
+            Inputs::History => self.newest_of_history(version, outside),
         }
     }
 
@@ -243,7 +243,7 @@ impl Splitter {
         Disposition::Dropped
     }
 
-    /// Keeps a version in history until `release`.
+    /// FixedHorizon a version in history until `release`.
     fn keep_in_history(&mut self, release: Release) -> Disposition {
         if self.inputs == Inputs::History {
             self.kept.entry(self.retained.0).or_default().add(release);
@@ -257,7 +257,7 @@ impl Splitter {
         &mut self,
         version: &Version<'_>,
         horizon: &dyn Horizon,
-        elsewhere: &mut dyn Elsewhere,
+        outside: &mut dyn OutsideFacts,
     ) -> crate::types::error::Result<Disposition> {
         let Some(expiry) = version.stored.expiry() else { return Ok(Disposition::Current) };
         // It hides the versions of the branch's ancestors.
@@ -273,8 +273,8 @@ impl Splitter {
         // that the value has expired.
         let is_unseen = expiry.has_passed(micros) && version.glsn <= since;
         if !is_unseen
-            || self.hides_retained(version.glsn, elsewhere)?
-            || elsewhere.in_history(&self.key, Glsn::MAX)?
+            || self.hides_retained(version.glsn, outside)?
+            || outside.in_history(&self.key, Glsn::MAX)?
         {
             return Ok(Disposition::Current);
         }
@@ -288,10 +288,10 @@ impl Splitter {
     fn hides_retained(
         &self,
         glsn: Glsn,
-        elsewhere: &mut dyn Elsewhere,
+        outside: &mut dyn OutsideFacts,
     ) -> crate::types::error::Result<bool> {
         match self.retained.1.pin_below(glsn) {
-            Some(pinned) => Ok(elsewhere.in_runs(&self.key, pinned)?.1.is_some()),
+            Some(pinned) => Ok(outside.in_runs(&self.key, pinned)?.1.is_some()),
             None => Ok(false),
         }
     }
@@ -301,11 +301,11 @@ impl Splitter {
     fn deletion(
         &mut self,
         glsn: Glsn,
-        elsewhere: &mut dyn Elsewhere,
+        outside: &mut dyn OutsideFacts,
     ) -> crate::types::error::Result<Disposition> {
         if glsn <= self.retained.1.floor
-            && !self.hides_retained(glsn, elsewhere)?
-            && !elsewhere.in_history(&self.key, Glsn::MAX)?
+            && !self.hides_retained(glsn, outside)?
+            && !outside.in_history(&self.key, Glsn::MAX)?
         {
             return Ok(self.drop_deletion(glsn));
         }
@@ -318,21 +318,21 @@ impl Splitter {
     fn newest_of_history(
         &mut self,
         version: &Version<'_>,
-        elsewhere: &mut dyn Elsewhere,
+        outside: &mut dyn OutsideFacts,
     ) -> crate::types::error::Result<Disposition> {
         let (glsn, retained) = (version.glsn, &self.retained.1);
         if glsn > retained.floor {
             return Ok(self.keep_in_history(Release::Floor(glsn)));
         }
         let mut release = Release::Floor(retained.floor.next());
-        let (any, mut by) = elsewhere.in_runs(version.key, retained.floor)?;
+        let (any, mut by) = outside.in_runs(version.key, retained.floor)?;
         // The version that superseded it may be older than the newest one up to the floor: a pin
         // sees it only if the runs have nothing in between.
         while let Some(superseded_by) = by.filter(|by| *by > glsn) {
             match retained.pin_below(superseded_by).filter(|pinned| *pinned >= glsn) {
                 Some(pinned) => {
                     release = Release::Pin(pinned);
-                    by = elsewhere.in_runs(version.key, pinned)?.1;
+                    by = outside.in_runs(version.key, pinned)?.1;
                 }
                 None => return Ok(self.older(glsn, by)),
             }
@@ -341,7 +341,7 @@ impl Splitter {
             let hides_retained = match retained.pin_below(glsn) {
                 Some(pinned) => {
                     release = Release::Pin(pinned);
-                    elsewhere.in_history(version.key, pinned)?
+                    outside.in_history(version.key, pinned)?
                 }
                 None => false,
             };
@@ -361,9 +361,9 @@ mod tests {
     use crate::types::expiry::Expiry;
 
     /// The same retained moments for every keyspace.
-    struct Keeps(MomentSet);
+    struct FixedHorizon(MomentSet);
 
-    impl Horizon for Keeps {
+    impl Horizon for FixedHorizon {
         fn retained(&self, _: u32) -> MomentSet {
             self.0.clone()
         }
@@ -373,8 +373,8 @@ mod tests {
         }
     }
 
-    /// As [`Keeps`], with expiries.
-    struct Expires(Keeps, (u64, u64));
+    /// As [`FixedHorizon`], with expiries.
+    struct Expires(FixedHorizon, (u64, u64));
 
     impl Horizon for Expires {
         fn retained(&self, keyspace: u32) -> MomentSet {
@@ -391,19 +391,22 @@ mod tests {
     }
 
     /// Retains every moment from `floor` on, and the pins.
-    fn keeps(floor: u64, pins: &[u64]) -> Keeps {
-        Keeps(MomentSet { floor: Glsn(floor), pins: pins.iter().map(|at| Glsn(*at)).collect() })
+    fn keeps(floor: u64, pins: &[u64]) -> FixedHorizon {
+        FixedHorizon(MomentSet {
+            floor: Glsn(floor),
+            pins: pins.iter().map(|at| Glsn(*at)).collect(),
+        })
     }
 
     /// The same facts for every key.
-    struct Knows {
+    struct FixedFacts {
         in_history: bool,
         in_runs: Option<u64>,
     }
 
-    const NOTHING: Knows = Knows { in_history: false, in_runs: None };
+    const NOTHING: FixedFacts = FixedFacts { in_history: false, in_runs: None };
 
-    impl Elsewhere for Knows {
+    impl OutsideFacts for FixedFacts {
         fn in_history(&mut self, _: &[u8], _: Glsn) -> crate::types::error::Result<bool> {
             Ok(self.in_history)
         }
@@ -422,41 +425,41 @@ mod tests {
 
     /// The dispositions of one key's versions, newest first (a GLSN, negative for a deletion):
     /// c(urrent), h(istory), - (dropped).
-    fn dispositions(
+    fn dispositions_and_limits(
         inputs: Inputs,
         floor: u64,
-        elsewhere: Knows,
+        outside: FixedFacts,
         versions: &[i64],
     ) -> (String, Limits) {
-        dispositions_at(inputs, &keeps(floor, &[]), elsewhere, versions)
+        dispositions_at(inputs, &keeps(floor, &[]), outside, versions)
     }
 
     fn dispositions_at(
         inputs: Inputs,
-        retained: &Keeps,
-        mut elsewhere: impl Elsewhere,
+        retained: &FixedHorizon,
+        mut outside: impl OutsideFacts,
         versions: &[i64],
     ) -> (String, Limits) {
         let mut splitter = Splitter::new(inputs, true);
-        let mut told = String::new();
+        let mut letters = String::new();
         for &version in versions {
             let stored = if version < 0 { Stored::Deleted } else { Stored::Inline(b"value") };
             let version =
                 Version { key: b"\0\0\0\x05key", glsn: Glsn(version.unsigned_abs()), stored };
-            told.push(match splitter.disposition(&version, retained, &mut elsewhere).unwrap() {
+            letters.push(match splitter.disposition(&version, retained, &mut outside).unwrap() {
                 Disposition::Current => 'c',
                 Disposition::History { first } => {
-                    assert_eq!(first, !told.contains('h'));
+                    assert_eq!(first, !letters.contains('h'));
                     'h'
                 }
                 Disposition::Dropped => '-',
             });
         }
-        (told, std::mem::take(splitter.limits()))
+        (letters, std::mem::take(splitter.limits()))
     }
 
-    fn told(inputs: Inputs, horizon: u64, elsewhere: Knows, versions: &[i64]) -> String {
-        dispositions(inputs, horizon, elsewhere, versions).0
+    fn dispositions(inputs: Inputs, horizon: u64, outside: FixedFacts, versions: &[i64]) -> String {
+        dispositions_and_limits(inputs, horizon, outside, versions).0
     }
 
     #[test]
@@ -472,7 +475,8 @@ mod tests {
             (9, "c---"),
             (99, "c---"),
         ] {
-            let (dispositions, limits) = dispositions(CURRENT, horizon, NOTHING, &versions);
+            let (dispositions, limits) =
+                dispositions_and_limits(CURRENT, horizon, NOTHING, &versions);
             assert_eq!(dispositions, expected, "horizon {horizon}");
             // A read at the oldest readable GLSN returns the same as before.
             let oldest_kept = versions
@@ -492,31 +496,31 @@ mod tests {
 
     #[test]
     fn a_copy_of_a_version_is_dropped_and_supersedes_nothing() {
-        let (dispositions, limits) = dispositions(CURRENT, 99, NOTHING, &[9, 9, 9]);
+        let (dispositions, limits) = dispositions_and_limits(CURRENT, 99, NOTHING, &[9, 9, 9]);
         assert_eq!((&dispositions[..], limits), ("c--", Limits::default()));
     }
 
     #[test]
     fn a_deletion_stays_if_older_runs_may_hold_its_key() {
-        assert_eq!(told(CURRENT, 99, NOTHING, &[-9, 5]), "c-");
-        assert_eq!(told(CURRENT, 0, NOTHING, &[-9, 5]), "ch");
+        assert_eq!(dispositions(CURRENT, 99, NOTHING, &[-9, 5]), "c-");
+        assert_eq!(dispositions(CURRENT, 0, NOTHING, &[-9, 5]), "ch");
     }
 
     #[test]
     fn a_deletion_with_nothing_beneath_is_dropped_or_moved() {
-        let (gone, limits) = dispositions(OLDEST, 99, NOTHING, &[-9, 5]);
+        let (gone, limits) = dispositions_and_limits(OLDEST, 99, NOTHING, &[-9, 5]);
         assert_eq!((&gone[..], limits.deletions_dropped_in), ("--", vec![(5, Glsn(9))]));
-        let (moved, limits) = dispositions(OLDEST, 8, NOTHING, &[-9, 5]);
+        let (moved, limits) = dispositions_and_limits(OLDEST, 8, NOTHING, &[-9, 5]);
         assert_eq!((&moved[..], limits.deletions_dropped_in), ("hh", vec![]));
-        assert_eq!(told(OLDEST, 0, NOTHING, &[-9, -5, 3]), "hhh");
-        let (superseded, limits) = dispositions(OLDEST, 99, NOTHING, &[9, -5, 3]);
+        assert_eq!(dispositions(OLDEST, 0, NOTHING, &[-9, -5, 3]), "hhh");
+        let (superseded, limits) = dispositions_and_limits(OLDEST, 99, NOTHING, &[9, -5, 3]);
         assert_eq!(
             (&superseded[..], limits.deletions_dropped_in),
             ("c--", vec![]),
             "a younger version is still present"
         );
-        let known = Knows { in_history: true, in_runs: None };
-        let (dispositions, limits) = dispositions(OLDEST, 99, known, &[-9, 5]);
+        let known = FixedFacts { in_history: true, in_runs: None };
+        let (dispositions, limits) = dispositions_and_limits(OLDEST, 99, known, &[-9, 5]);
         assert_eq!(
             dispositions, "h-",
             "otherwise the key's versions in history would become visible again"
@@ -525,15 +529,15 @@ mod tests {
     }
 
     /// The dispositions of one key's versions if the horizon falls to 0 after the first one.
-    fn told_over_a_fall(inputs: Inputs, versions: &[i64]) -> String {
-        let (mut splitter, mut told, mut horizon) =
+    fn dispositions_over_a_lowered_horizon(inputs: Inputs, versions: &[i64]) -> String {
+        let (mut splitter, mut letters, mut horizon) =
             (Splitter::new(inputs, true), String::new(), keeps(99, &[]));
-        let mut elsewhere = NOTHING;
+        let mut outside = NOTHING;
         for &version in versions {
             let stored = if version < 0 { Stored::Deleted } else { Stored::Inline(b"value") };
             let version =
                 Version { key: b"\0\0\0\x05key", glsn: Glsn(version.unsigned_abs()), stored };
-            told.push(match splitter.disposition(&version, &horizon, &mut elsewhere).unwrap() {
+            letters.push(match splitter.disposition(&version, &horizon, &mut outside).unwrap() {
                 Disposition::Current => 'c',
                 Disposition::History { .. } => 'h',
                 Disposition::Dropped => '-',
@@ -541,42 +545,42 @@ mod tests {
             horizon = keeps(0, &[]);
             splitter.refresh();
         }
-        told
+        letters
     }
 
     #[test]
     fn an_expired_value_is_dropped_if_no_moment_sees_it_and_nothing_reappears() {
         let expiring = Stored::Inline(b"value").expiring(Expiry::from_micros(70));
-        let told = |inputs, retained: Keeps, expired, mut elsewhere: Knows| {
+        let outcome = |inputs, retained: FixedHorizon, expired, mut outside: FixedFacts| {
             let (mut splitter, retained) =
                 (Splitter::new(inputs, true), Expires(retained, expired));
             let mut versions =
                 [(9, expiring), (7, Stored::Inline(b"old"))].map(|(glsn, stored)| {
                     let version = Version { key: b"\0\0\0\x10key", glsn: Glsn(glsn), stored };
-                    splitter.disposition(&version, &retained, &mut elsewhere).unwrap()
+                    splitter.disposition(&version, &retained, &mut outside).unwrap()
                 });
             versions.sort_by_key(|disposition| *disposition != Disposition::Current);
             (versions[0] == Disposition::Dropped, std::mem::take(splitter.limits()))
         };
-        let (dropped, limits) = told(OLDEST, keeps(12, &[]), (12, 70), NOTHING);
+        let (dropped, limits) = outcome(OLDEST, keeps(12, &[]), (12, 70), NOTHING);
         assert!(dropped);
         assert_eq!(limits.oldest_readable_in(16), Glsn(12), "moment 9 saw it");
         assert_eq!(limits.deletions_dropped_in(16), Glsn(9));
-        let (dropped, _) = told(OLDEST, keeps(12, &[10]), (10, 70), NOTHING);
+        let (dropped, _) = outcome(OLDEST, keeps(12, &[10]), (10, 70), NOTHING);
         assert!(dropped, "the pin sees that it has expired");
-        let older = || Knows { in_history: false, in_runs: Some(7) };
-        let (dropped, limits) = told(OLDEST, keeps(12, &[6]), (12, 70), older());
+        let older = || FixedFacts { in_history: false, in_runs: Some(7) };
+        let (dropped, limits) = outcome(OLDEST, keeps(12, &[6]), (12, 70), older());
         assert!(dropped, "the pin is older than the value and the one that it hides");
         assert!(limits.is_readable(16, Glsn(6)) && !limits.is_readable(16, Glsn(9)));
-        for (inputs, floor, pins, expired, elsewhere) in [
+        for (inputs, floor, pins, expired, outside) in [
             (CURRENT, 12, &[][..], (12, 70), NOTHING),
             (OLDEST, 12, &[], (12, 69), NOTHING),
             (OLDEST, 12, &[], (8, 70), NOTHING),
             (OLDEST, 12, &[8], (8, 70), NOTHING),
             (OLDEST, 12, &[8], (12, 70), older()),
-            (OLDEST, 12, &[], (12, 70), Knows { in_history: true, in_runs: None }),
+            (OLDEST, 12, &[], (12, 70), FixedFacts { in_history: true, in_runs: None }),
         ] {
-            let (dropped, limits) = told(inputs, keeps(floor, pins), expired, elsewhere);
+            let (dropped, limits) = outcome(inputs, keeps(floor, pins), expired, outside);
             assert!(!dropped, "{inputs:?} {floor} {pins:?} {expired:?}");
             assert_eq!(limits.deletions_dropped_in(16), Glsn::NONE);
         }
@@ -590,8 +594,8 @@ mod tests {
             let (mut splitter, retained) =
                 (Splitter::new(inputs, true), Expires(keeps(12, &[]), (12, 70)));
             let version = Version { key: &key, glsn: Glsn(9), stored };
-            let mut elsewhere = NOTHING;
-            let kept = splitter.disposition(&version, &retained, &mut elsewhere).unwrap();
+            let mut outside = NOTHING;
+            let kept = splitter.disposition(&version, &retained, &mut outside).unwrap();
             assert_eq!(kept, Disposition::Current);
         }
     }
@@ -600,32 +604,32 @@ mod tests {
     fn a_fallen_horizon_takes_effect_at_the_next_key() {
         for inputs in [OLDEST, Inputs::History] {
             assert_eq!(
-                told_over_a_fall(inputs, &[-9, 5, 3]),
+                dispositions_over_a_lowered_horizon(inputs, &[-9, 5, 3]),
                 "---",
                 "the deleted versions would become visible again"
             );
         }
-        assert_eq!(told_over_a_fall(CURRENT, &[9, 5, 3]), "c--");
+        assert_eq!(dispositions_over_a_lowered_horizon(CURRENT, &[9, 5, 3]), "c--");
         let mut splitter = Splitter::new(CURRENT, true);
-        let mut told = |key: &[u8], glsn, horizon| {
+        let mut outcome = |key: &[u8], glsn, horizon| {
             splitter.refresh();
             let version = Version { key, glsn: Glsn(glsn), stored: Stored::Inline(b"value") };
-            splitter.disposition(&version, &keeps(horizon, &[]), &mut Nowhere).unwrap()
+            splitter.disposition(&version, &keeps(horizon, &[]), &mut NoFacts).unwrap()
         };
-        told(b"\0\0\0\x05key", 9, 99);
-        told(b"\0\0\0\x05next", 9, 0);
-        assert_eq!(told(b"\0\0\0\x05next", 5, 99), Disposition::History { first: true });
+        outcome(b"\0\0\0\x05key", 9, 99);
+        outcome(b"\0\0\0\x05next", 9, 0);
+        assert_eq!(outcome(b"\0\0\0\x05next", 5, 99), Disposition::History { first: true });
     }
 
     #[test]
     fn a_history_version_is_dropped_once_its_successor_is_at_the_horizon() {
-        let by = |glsn| Knows { in_history: false, in_runs: Some(glsn) };
-        assert_eq!(told(Inputs::History, 99, by(9), &[7, 5]), "--");
-        assert_eq!(told(Inputs::History, 8, by(9), &[7, 5]), "h-");
-        assert_eq!(told(Inputs::History, 6, by(9), &[7, 5]), "hh");
-        assert_eq!(told(Inputs::History, 0, by(9), &[7, 5]), "hh");
+        let by = |glsn| FixedFacts { in_history: false, in_runs: Some(glsn) };
+        assert_eq!(dispositions(Inputs::History, 99, by(9), &[7, 5]), "--");
+        assert_eq!(dispositions(Inputs::History, 8, by(9), &[7, 5]), "h-");
+        assert_eq!(dispositions(Inputs::History, 6, by(9), &[7, 5]), "hh");
+        assert_eq!(dispositions(Inputs::History, 0, by(9), &[7, 5]), "hh");
         assert_eq!(
-            told(Inputs::History, 99, NOTHING, &[7, 5]),
+            dispositions(Inputs::History, 99, NOTHING, &[7, 5]),
             "h-",
             "it stays because its successor is unknown"
         );
@@ -633,12 +637,12 @@ mod tests {
 
     #[test]
     fn a_moved_deletion_is_dropped_once_nothing_of_its_key_is_left() {
-        let older = Knows { in_history: false, in_runs: Some(5) };
-        let (gone, limits) = dispositions(Inputs::History, 99, NOTHING, &[-9, 5]);
+        let older = FixedFacts { in_history: false, in_runs: Some(5) };
+        let (gone, limits) = dispositions_and_limits(Inputs::History, 99, NOTHING, &[-9, 5]);
         assert_eq!((&gone[..], limits.deletions_dropped_in), ("--", vec![(5, Glsn(9))]));
-        assert_eq!(told(Inputs::History, 8, NOTHING, &[-9, 5]), "hh");
+        assert_eq!(dispositions(Inputs::History, 8, NOTHING, &[-9, 5]), "hh");
         assert_eq!(
-            told(Inputs::History, 99, older, &[-9]),
+            dispositions(Inputs::History, 99, older, &[-9]),
             "h",
             "an older run still holds what it deleted"
         );
@@ -650,7 +654,7 @@ mod tests {
         history: &'v [u64],
     }
 
-    impl Elsewhere for Holds<'_> {
+    impl OutsideFacts for Holds<'_> {
         fn in_history(&mut self, _: &[u8], at: Glsn) -> crate::types::error::Result<bool> {
             Ok(self.history.iter().any(|glsn| *glsn <= at.0))
         }
@@ -677,8 +681,8 @@ mod tests {
             (&[3, 4, 8], "ch-h", 7),
             (&[10], "c---", 9),
         ] {
-            let (told, limits) = dispositions_at(CURRENT, &keeps(99, pins), NOTHING, &versions);
-            assert_eq!(told, expected, "{pins:?}");
+            let (letters, limits) = dispositions_at(CURRENT, &keeps(99, pins), NOTHING, &versions);
+            assert_eq!(letters, expected, "{pins:?}");
             assert_eq!(limits.oldest_readable_in(5), Glsn(floor), "{pins:?}");
             assert!(pins.iter().all(|at| limits.is_readable(5, Glsn(*at))), "{pins:?}");
             assert!(!limits.is_readable(5, Glsn(1)) && limits.is_readable(6, Glsn(1)));
@@ -687,41 +691,41 @@ mod tests {
 
     #[test]
     fn a_deletion_stays_while_a_pin_sees_what_it_hides() {
-        let told = |inputs, pins: &[u64], runs: &[u64], history: &[u64], versions: &[i64]| {
+        let outcome = |inputs, pins: &[u64], runs: &[u64], history: &[u64], versions: &[i64]| {
             dispositions_at(inputs, &keeps(99, pins), Holds { runs, history }, versions).0
         };
         let runs = [9, 7, 5];
-        assert_eq!(told(OLDEST, &[6], &runs, &[], &[-9, 7, 5]), "h-h");
-        assert_eq!(told(OLDEST, &[8], &runs, &[], &[-9, 7, 5]), "hh-");
-        assert_eq!(told(OLDEST, &[4], &runs, &[], &[-9, 7, 5]), "---", "created after the pin");
-        assert_eq!(told(OLDEST, &[9], &runs, &[], &[-9, 7, 5]), "---", "deleted at the pin");
+        assert_eq!(outcome(OLDEST, &[6], &runs, &[], &[-9, 7, 5]), "h-h");
+        assert_eq!(outcome(OLDEST, &[8], &runs, &[], &[-9, 7, 5]), "hh-");
+        assert_eq!(outcome(OLDEST, &[4], &runs, &[], &[-9, 7, 5]), "---", "created after the pin");
+        assert_eq!(outcome(OLDEST, &[9], &runs, &[], &[-9, 7, 5]), "---", "deleted at the pin");
         let history = [9, 7, 5];
-        assert_eq!(told(Inputs::History, &[6], &[], &history, &[-9, 7, 5]), "h-h");
-        assert_eq!(told(Inputs::History, &[4], &[], &history, &[-9, 7, 5]), "---");
+        assert_eq!(outcome(Inputs::History, &[6], &[], &history, &[-9, 7, 5]), "h-h");
+        assert_eq!(outcome(Inputs::History, &[4], &[], &history, &[-9, 7, 5]), "---");
     }
 
     #[test]
     fn a_pin_sees_a_version_in_history_only_up_to_the_next_one_in_the_runs() {
-        let told = |pins: &[u64], runs: &[u64]| {
-            let elsewhere = Holds { runs, history: &[] };
-            dispositions_at(Inputs::History, &keeps(30, pins), elsewhere, &[7]).0
+        let outcome = |pins: &[u64], runs: &[u64]| {
+            let outside = Holds { runs, history: &[] };
+            dispositions_at(Inputs::History, &keeps(30, pins), outside, &[7]).0
         };
-        assert_eq!(told(&[6], &[20, 9]), "-");
-        assert_eq!(told(&[8], &[20, 9]), "h");
-        assert_eq!(told(&[9, 15], &[20, 9]), "-", "both see the version at 9");
-        assert_eq!(told(&[8, 15], &[20, 9]), "h");
+        assert_eq!(outcome(&[6], &[20, 9]), "-");
+        assert_eq!(outcome(&[8], &[20, 9]), "h");
+        assert_eq!(outcome(&[9, 15], &[20, 9]), "-", "both see the version at 9");
+        assert_eq!(outcome(&[8, 15], &[20, 9]), "h");
     }
 
     #[test]
     fn history_is_merged_again_once_a_moment_that_it_is_kept_for_is_released() {
         let kept = |inputs, floor, pins: &[u64], runs: &[u64], versions: &[i64]| {
             let mut splitter = Splitter::new(inputs, true);
-            let mut elsewhere = Holds { runs, history: &[9, 7, 5, 3] };
+            let mut outside = Holds { runs, history: &[9, 7, 5, 3] };
             for &version in versions {
                 let stored = if version < 0 { Stored::Deleted } else { Stored::Inline(b"value") };
                 let glsn = Glsn(version.unsigned_abs());
                 let version = Version { key: b"\0\0\0\x05key", glsn, stored };
-                splitter.disposition(&version, &keeps(floor, pins), &mut elsewhere).unwrap();
+                splitter.disposition(&version, &keeps(floor, pins), &mut outside).unwrap();
             }
             let kept = splitter.into_kept();
             move |floor, pins: &[u64]| {
@@ -743,11 +747,11 @@ mod tests {
     #[test]
     fn a_pin_that_is_set_while_a_job_runs_is_readable_only_if_all_drops_kept_it() {
         let mut splitter = Splitter::new(CURRENT, true);
-        let mut merge = |key: &[u8], retained: &Keeps| {
+        let mut merge = |key: &[u8], retained: &FixedHorizon| {
             splitter.refresh();
             for glsn in [9, 8] {
                 let version = Version { key, glsn: Glsn(glsn), stored: Stored::Deleted };
-                splitter.disposition(&version, retained, &mut Nowhere).unwrap();
+                splitter.disposition(&version, retained, &mut NoFacts).unwrap();
             }
             let limits = splitter.limits();
             [6, 7].map(|at| limits.is_readable(5, Glsn(at)))

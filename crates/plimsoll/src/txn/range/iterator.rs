@@ -15,7 +15,7 @@ use crate::types::value::Value;
 
 impl<'t> Range<'t> {
     /// Whether the key returned last from this end is at or past the one from the other end.
-    pub(super) fn has_met(&self) -> bool {
+    pub(super) fn have_ends_met(&self) -> bool {
         let Some(back) = self.back.as_ref().filter(|back| back.has_any && self.has_any) else {
             return false;
         };
@@ -36,19 +36,19 @@ impl<'t> Range<'t> {
         (back.keys_only, back.has_expired) = (self.keys_only, self.has_expired);
         back.own.clone_from(&self.own);
         (back.reads, back.gaps) = (self.reads, self.gaps);
-        back.branch = self.branch.as_ref().map(|branch| Box::new(branch.anew()));
+        back.branch = self.branch.as_ref().map(|branch| Box::new(branch.restarted()));
         Ok(back)
     }
 
     /// The part of the span behind the key returned last.
     fn rest(&mut self) -> Result<Span> {
         let kept = self.span.clone().map(Span::into_range);
-        let (lower, upper) = match (kept, &mut self.walk) {
+        let (lower, upper) = match (kept, &mut self.state) {
             (Some(range), _) => range,
-            (None, Some(walk)) => {
+            (None, Some(state)) => {
                 let mut key = self.key.take();
                 let reader = &self.committer.reader;
-                let range = reader.walk(&mut walk.base, &mut key, |base, _| Ok(base.range()));
+                let range = reader.step(&mut state.base, &mut key, |base, _| Ok(base.range()));
                 self.key.put(key);
                 range?
             }
@@ -67,7 +67,7 @@ impl Iterator for Range<'_> {
     type Item = Result<(Vec<u8>, Value)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        match self.go_on() {
+        match self.find_next() {
             Ok(false) => None,
             Err(error) => Some(Err(error)),
             Ok(true) => {
@@ -109,7 +109,7 @@ impl DoubleEndedIterator for Range<'_> {
             self.finish();
             return item;
         }
-        if self.has_met() {
+        if self.have_ends_met() {
             self.remember(false);
             self.finish();
             return None;

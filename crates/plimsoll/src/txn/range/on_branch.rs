@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, Weak};
 use plimsoll_log::glsn::Glsn;
 
 use super::{Range, make_value_room, note_span};
+use crate::index::iter::handle::IteratorHandle;
+use crate::index::iter::visible::Visible;
 use crate::index::sources::view::{Direction, View};
-use crate::index::walk::seat::Seat;
-use crate::index::walk::visible::Visible;
 use crate::read::lens::Lens;
 use crate::read::span::Span;
 use crate::txn::committer::Committer;
@@ -88,7 +88,7 @@ impl Found {
 
 /// An iterator over committed versions of a range, including those that have expired.
 struct Feed {
-    seat: Seat<Visible>,
+    handle: IteratorHandle<Visible>,
     /// The key that the iterator has reached.
     key: Vec<u8>,
     at: Glsn,
@@ -118,7 +118,7 @@ struct Side {
 
 /// The own writes of a transaction.
 struct Own<'t> {
-    walk: OwnWrites<'t>,
+    writes: OwnWrites<'t>,
     /// The index keys of the range on the branch.
     span: Span,
     /// The current key in main's form; empty at the end.
@@ -129,7 +129,7 @@ impl Own<'_> {
     /// Takes note of the current key.
     fn note_key(&mut self) {
         self.key.clear();
-        if let Some(key) = self.walk.key().filter(|key| self.span.contains(key)) {
+        if let Some(key) = self.writes.key().filter(|key| self.span.contains(key)) {
             let (stem, _) = branch_key::split(key);
             branch_key::main_key_into(stem, &mut self.key).expect("it was encoded by `Lens::key`");
         }
@@ -142,12 +142,13 @@ impl Own<'_> {
 
 impl Feed {
     fn new(committer: &Committer, span: Span, at: Glsn, direction: Direction) -> Result<Self> {
-        let walk = Visible::new(span.into_range(), AsOf::unexpiring(at), direction);
-        let seats = &committer.reader.index.seats;
-        let charge = committer.patience.in_transaction(true, || Ok(seats.charge_for(&walk)?))?;
-        let seat = Seat::new(seats, walk, charge);
+        let iter = Visible::new(span.into_range(), AsOf::unexpiring(at), direction);
+        let iterators = &committer.reader.index.iterators;
+        let charge =
+            committer.writer_memory.in_transaction(true, || Ok(iterators.charge_for(&iter)?))?;
+        let handle = IteratorHandle::new(iterators, iter, charge);
         Ok(Self {
-            seat,
+            handle,
             key: Vec::new(),
             at,
             direction,
@@ -165,14 +166,14 @@ impl Feed {
             return Ok(!self.ahead.is_empty());
         }
         self.batch = (2 * self.batch + 1).min(BATCH_MAX);
-        let Self { seat, key, at, ahead, ahead_bytes, batch, is_done, .. } = self;
-        let read = committer.reader.walk(seat, key, |walk, key| {
+        let Self { handle, key, at, ahead, ahead_bytes, batch, is_done, .. } = self;
+        let read = committer.reader.step(handle, key, |iter, key| {
             while ahead.len() < *batch && *ahead_bytes < BATCH_BYTES_MAX {
-                let Some(version) = walk.next(key)? else {
+                let Some(version) = iter.next(key)? else {
                     *is_done = true;
                     break;
                 };
-                let found = Found::new(&version, *at, is_wanted(version.key)).found_in(walk.view());
+                let found = Found::new(&version, *at, is_wanted(version.key)).found_in(iter.view());
                 *ahead_bytes += found.heap_bytes();
                 ahead.push_back(found);
             }
@@ -208,8 +209,8 @@ impl Feed {
             return Ok(());
         }
         self.batch = 0;
-        committer.reader.walk(&mut self.seat, &mut self.key, |walk, key| {
-            walk.skip(key, to);
+        committer.reader.step(&mut self.handle, &mut self.key, |iter, key| {
+            iter.skip(key, to);
             Ok(())
         })
     }
@@ -352,7 +353,7 @@ impl<'t> OnBranch<'t> {
     }
 
     /// The state of another iterator on the same branch, which has not begun.
-    pub(super) fn anew(&self) -> Self {
+    pub(super) fn restarted(&self) -> Self {
         Self::new(&self.lens)
     }
 
@@ -378,7 +379,7 @@ impl<'t> OnBranch<'t> {
     #[cfg(feature = "testing")]
     pub(super) fn charges(&self, held: u64) -> (u64, u64) {
         let Some(Sources { main, side, .. }) = &self.sources else { return (0, 0) };
-        let (a, b) = (main.seat.charges(), side.feed.seat.charges());
+        let (a, b) = (main.handle.charges(), side.feed.handle.charges());
         (a.0 + b.0, a.1 + b.1 + held)
     }
 }
@@ -390,7 +391,7 @@ impl Sources<'_> {
         let own = self
             .own
             .as_ref()
-            .map_or(0, |own| own.walk.heap_bytes() + own.key.capacity() + own.span.heap_bytes());
+            .map_or(0, |own| own.writes.heap_bytes() + own.key.capacity() + own.span.heap_bytes());
         size_of::<Self>()
             + self.main.heap_bytes()
             + self.side.feed.heap_bytes()
@@ -412,7 +413,7 @@ impl<'t> Range<'t> {
     /// Moves the next key and value of the branch into the buffers; false at the end.
     pub(super) fn step_on_branch(&mut self) -> Result<bool> {
         if self.rows.pass() {
-            self.take_ahead();
+            self.take_row_ahead();
             return Ok(true);
         }
         // If the step fails, what was returned must be known.
@@ -435,9 +436,9 @@ impl<'t> Range<'t> {
             Some(sources) => sources,
             None => sources.insert(self.begin_on_branch(lens)?),
         };
-        sources.own.iter_mut().try_for_each(|own| own.walk.come_back())?;
+        sources.own.iter_mut().try_for_each(|own| own.writes.repin())?;
         let more = self.step_in_sources(lens, sources);
-        sources.own.iter_mut().for_each(|own| own.walk.leave_pages());
+        sources.own.iter_mut().for_each(|own| own.writes.leave_pages());
         more
     }
 
@@ -447,8 +448,8 @@ impl<'t> Range<'t> {
         let own = match &self.own {
             None => None,
             Some((set, updated)) => {
-                let walk = self.begin_own((set, updated), &span)?;
-                let mut own = Own { walk, span: span.clone(), key: Vec::new() };
+                let writes = self.begin_own((set, updated), &span)?;
+                let mut own = Own { writes, span: span.clone(), key: Vec::new() };
                 own.note_key();
                 Some(own)
             }
@@ -465,7 +466,7 @@ impl<'t> Range<'t> {
         loop {
             sources.side.fill(&committer, lens, self.direction)?;
             if self.read_main(sources)? {
-                self.take_ahead();
+                self.take_row_ahead();
                 return Ok(true);
             }
             let keys = [
@@ -511,10 +512,10 @@ impl<'t> Range<'t> {
             Direction::Forward => others.iter().flatten().all(|other| *key < **other),
             Direction::Backward => others.iter().flatten().all(|other| *key > **other),
         };
-        let Feed { seat, key, at, ahead, ahead_bytes, is_done, .. } = main;
-        let read = committer.reader.walk(seat, key, |walk, key| {
+        let Feed { handle, key, at, ahead, ahead_bytes, is_done, .. } = main;
+        let read = committer.reader.step(handle, key, |iter, key| {
             while !rows.is_full() && ahead.is_empty() {
-                let Some(version) = walk.next(key)? else {
+                let Some(version) = iter.next(key)? else {
                     *is_done = true;
                     break;
                 };
@@ -524,7 +525,7 @@ impl<'t> Range<'t> {
                     && is_first(version.key)
                     && value.is_some_and(|value| rows.push(version.key, value, None));
                 if !is_row {
-                    let found = Found::new(&version, *at, true).found_in(walk.view());
+                    let found = Found::new(&version, *at, true).found_in(iter.view());
                     *ahead_bytes += found.heap_bytes();
                     ahead.push_back(found);
                 }
@@ -546,9 +547,9 @@ impl<'t> Range<'t> {
         let found = match from {
             From::Own => {
                 let own = sources.own.as_mut().expect("it has the next key");
-                let write = own.walk.write().expect("it has the next key");
+                let write = own.writes.write().expect("it has the next key");
                 let is_there = self.take_own(write)?;
-                own.walk.advance()?;
+                own.writes.advance()?;
                 own.note_key();
                 return Ok(is_there);
             }
@@ -600,20 +601,21 @@ impl<'t> Range<'t> {
         if self.rows.is_settled() {
             return Ok(());
         }
-        let room = self.committer.reader.index.seats.key_room();
+        let room = self.committer.reader.index.iterators.key_room();
         let key = &mut self.key;
-        let rested = self.committer.patience.in_transaction(false, || Ok(key.rest(room)?));
+        let rested = self.committer.writer_memory.in_transaction(false, || Ok(key.rest(room)?));
         let bytes = size_of::<Self>() + self.own_bytes();
         let Some(sources) = self.branch.as_mut().and_then(|branch| branch.sources.as_mut()) else {
             return Ok(());
         };
         let bytes = bytes + sources.heap_bytes();
-        let (main, side) = (&mut sources.main.seat, &mut sources.side.feed.seat);
+        let (main, side) = (&mut sources.main.handle, &mut sources.side.feed.handle);
         let charge = || {
             main.charge_user(bytes)?;
             Ok(side.charge_user(0)?)
         };
-        let charged = rested.and_then(|()| self.committer.patience.in_transaction(false, charge));
+        let charged =
+            rested.and_then(|()| self.committer.writer_memory.in_transaction(false, charge));
         if charged.is_err() {
             self.remember(false);
             self.finish();

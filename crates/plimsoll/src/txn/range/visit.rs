@@ -10,12 +10,12 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 
 use super::Range;
-use crate::index::walk::seat::Walk;
-use crate::index::walk::visible::Visible;
+use crate::index::iter::handle::Detachable;
+use crate::index::iter::visible::Visible;
 use crate::types::error::{Error, Result};
 use crate::types::index_key::IndexKey;
 
-/// Charged for the cursors of a visit before it is seated. Anything beyond that is charged
+/// Charged for the cursors of a visit before it is attached. Anything beyond that is charged
 /// afterwards.
 const CURSORS_BYTES: usize = 1 << 10;
 
@@ -80,12 +80,12 @@ struct Visit<'r, 't> {
 
 /// Why a visit has released its sources.
 enum Left<B> {
-    Broke(B),
+    Break(B),
     AtEnd,
-    /// The view was exchanged, or the cursors could not be charged: the visit is seated again.
+    /// The view was exchanged, or the cursors could not be charged: the visit is attached again.
     Early,
     /// A value could not be read, not even in the newest view. The base has passed this row, so the
-    /// visit must not be seated again: it would omit the row.
+    /// visit must not be attached again: it would omit the row.
     Failed(Error),
 }
 
@@ -93,7 +93,7 @@ impl<'r, 't> Visit<'r, 't> {
     fn new(range: &'r mut Range<'t>) -> Result<Self> {
         let span = if range.reads.is_some() { range.span.clone() } else { range.span.take() };
         let committer = &range.committer;
-        let mut cursors = committer.reader.index.seats.take_cursors();
+        let mut cursors = committer.reader.index.iterators.take_cursors();
         let mut key = take(&mut cursors.key);
         key.clear();
         let is_free = cursors.is_free();
@@ -105,19 +105,19 @@ impl<'r, 't> Visit<'r, 't> {
         if is_free {
             let Self { base, range, .. } = &mut visit;
             let bytes = base.kept_bytes() + CURSORS_BYTES;
-            range.committer.patience.in_transaction(true, || Ok(base.cover(bytes)?))?;
+            range.committer.writer_memory.in_transaction(true, || Ok(base.cover(bytes)?))?;
         }
         Ok(visit)
     }
 
     fn run<B>(mut self, mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<Option<B>> {
         loop {
-            let exchange = self.range.reader().index.seats.exchange_number();
-            self.base.sit_down(&self.range.reader().index.sources.current_view(), &self.key)?;
+            let exchange = self.range.reader().index.iterators.exchange_number();
+            self.base.attach(&self.range.reader().index.sources.current_view(), &self.key)?;
             let left = self.lend(exchange, &mut each);
-            let view = self.base.get_up();
+            let view = self.base.detach();
             match left {
-                Ok(Left::Broke(found)) => return Ok(Some(found)),
+                Ok(Left::Break(found)) => return Ok(Some(found)),
                 Ok(Left::AtEnd) => {
                     self.settle();
                     self.range.remember(true);
@@ -134,7 +134,7 @@ impl<'r, 't> Visit<'r, 't> {
         }
     }
 
-    /// Lends rows from the view that the visit is seated in, which was loaded after the exchange
+    /// Lends rows from the view that the visit is attached in, which was loaded after the exchange
     /// with this number.
     fn lend<B>(
         &mut self,
@@ -146,7 +146,7 @@ impl<'r, 't> Visit<'r, 't> {
         loop {
             range.reader().check_open()?;
             let found = base.step(key)?;
-            if base.has_missed() {
+            if base.has_passed_expired() {
                 range.at().note_missed();
             }
             if !found {
@@ -174,13 +174,13 @@ impl<'r, 't> Visit<'r, 't> {
             };
             *has_any = true;
             if let ControlFlow::Break(found) = each(IndexKey::new(key).user_key(), value) {
-                return Ok(Left::Broke(found));
+                return Ok(Left::Break(found));
             }
-            if range.reader().index.seats.exchange_number() != exchange {
+            if range.reader().index.iterators.exchange_number() != exchange {
                 return Ok(Left::Early);
             }
             if rows.is_multiple_of(ROWS_A_CHARGE) {
-                let bytes = base.kept_bytes() + base.seated_bytes() + key.capacity();
+                let bytes = base.kept_bytes() + base.attached_bytes() + key.capacity();
                 if base.cover(bytes).is_err() {
                     return Ok(Left::Early);
                 }
@@ -204,7 +204,7 @@ impl Drop for Visit<'_, '_> {
         self.settle();
         if let Some(mut cursors) = self.base.take_kept() {
             cursors.key = take(&mut self.key);
-            self.range.reader().index.seats.keep_cursors(cursors);
+            self.range.reader().index.iterators.keep_cursors(cursors);
         }
     }
 }

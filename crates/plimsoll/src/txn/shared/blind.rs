@@ -213,19 +213,19 @@ impl BlindCommits {
     /// Applies everything readable in any process, so that other members need not retain the log
     /// for this one. A process that does not read only reads the log and skips what the runs have,
     /// without applying it.
-    pub(crate) fn keep_up(&self, now_nanos: u64) -> Result<()> {
+    pub(crate) fn apply_while_blind(&self, now_nanos: u64) -> Result<()> {
         let follower = &*self.follower;
         let is_blind = self.blindness.is_blind()
             && !follower.members.keeper.is_keeper()
             && !follower.members.table.is_reader();
         // Others want the log to be freed.
-        if !is_blind || follower.members.marks.close_wanted() > follower.sequencer.applied() {
-            return follower.take_in();
+        if !is_blind || follower.members.marks.close_requested() > follower.sequencer.applied() {
+            return follower.apply_readable();
         }
         follower.index.following.follow(&follower.members)?;
         if follower.members.keeper.is_keeper() {
             // This process has just become the keeper.
-            return follower.take_in();
+            return follower.apply_readable();
         }
         follower.log.catch_up().lift()?;
         let is_unread = self.blindness.is_blind_for_long(now_nanos)
@@ -233,10 +233,10 @@ impl BlindCommits {
         if is_unread && follower.index.runs.checkpoint().glsn > follower.sequencer.applied() {
             let lock = follower.sequencer.lock()?;
             // A read may have applied it in the meantime.
-            follower.pass_over(&lock);
-            follower.learn()?;
+            follower.skip_to_checkpoint(&lock);
+            follower.load_own_records()?;
         }
-        if self.may_leave() { Ok(()) } else { follower.take_in() }
+        if self.may_leave() { Ok(()) } else { follower.apply_readable() }
     }
 }
 
@@ -289,8 +289,8 @@ mod tests {
         store.committer.sequencer.applied()
     }
 
-    fn look(store: &Engine) {
-        membership::look(&store.space, &store.committer, store.shared()).unwrap();
+    fn poll(store: &Engine) {
+        membership::poll(&store.space, &store.committer, store.shared()).unwrap();
     }
 
     #[test]
@@ -334,7 +334,7 @@ mod tests {
         // Another member's read applies it, and it is flushed while the snapshot is open.
         assert!(has(&two, 2) && has(&one, 2));
         one.flush().unwrap();
-        look(&two);
+        poll(&two);
         let space = default(&two);
         assert_eq!(tx.get(&space, 1u32.to_be_bytes()).unwrap().unwrap(), b"value");
         assert!(tx.get(&space, 2u32.to_be_bytes()).unwrap().is_none());
@@ -410,8 +410,8 @@ mod tests {
         assert!(has(&other, 2));
         other.reader.index.following.follow(other.membership.members().unwrap()).unwrap();
         let follower = &other.shared().follower;
-        follower.pass_over(&follower.sequencer.lock().unwrap());
-        follower.learn().unwrap();
+        follower.skip_to_checkpoint(&follower.sequencer.lock().unwrap());
+        follower.load_own_records().unwrap();
         assert_eq!(
             other.reader.index.sources.view().active.max_glsn(),
             Glsn(2),
@@ -428,7 +428,7 @@ mod tests {
         assert!(has(&other, 1));
         keeper.flush().unwrap();
         // Its memtable is released.
-        look(&other);
+        poll(&other);
         put(&keeper, 2);
         keeper.flush().unwrap();
         other.reader.index.following.follow(other.membership.members().unwrap()).unwrap();
@@ -438,13 +438,13 @@ mod tests {
                 .reader
                 .index
                 .runs
-                .told_to_rows(applied(&other))
+                .rows_invalidated_upto(applied(&other))
                 .unwrap()
                 .map(|position| position.glsn)
         };
         assert_eq!((told(), other.reader.index.runs.checkpoint().glsn), (Some(Glsn(1)), Glsn(2)));
         assert!(has(&other, 2));
-        look(&other);
+        poll(&other);
         assert_eq!(told(), Some(Glsn(2)));
     }
 
@@ -560,7 +560,7 @@ mod tests {
         put_into(&keeper, &theirs, 7, b"x").unwrap();
         keeper.flush().unwrap();
         put(&keeper, 4);
-        look(&other);
+        poll(&other);
         let checkpoint = keeper.reader.index.runs.checkpoint().glsn;
         assert_eq!(
             applied(&other),
@@ -585,7 +585,7 @@ mod tests {
         let path = dir.path().join("store");
         let (keeper, other) = (join(&path), join(&path));
         put(&other, 1);
-        look(&other);
+        poll(&other);
         let before = applied(&other);
         (0..10).for_each(|key| {
             put(&keeper, key);
@@ -593,11 +593,11 @@ mod tests {
         keeper.flush().unwrap();
         // It loads the manifest, and has promised to open no snapshot before the newest.
         other.reader.index.following.follow(other.membership.members().unwrap()).unwrap();
-        other.committer.promise_floor();
+        other.committer.publish_floor();
         let keepers = keeper.membership.members().unwrap();
         assert!(keepers.slots.oldest_floor() > before);
         assert_eq!(keepers.slots.oldest_needed(), before.next());
-        look(&other);
+        poll(&other);
         assert!(keepers.slots.oldest_needed() > before.next());
     }
 

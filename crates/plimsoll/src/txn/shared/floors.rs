@@ -12,12 +12,12 @@ pub(crate) struct Floors {
     /// `None` if no other process has the store open.
     members: Option<Arc<Members>>,
     /// Whether the store's own records have changed and were not loaded yet.
-    pub(crate) is_to_learn: Arc<AtomicBool>,
+    pub(crate) must_load_records: Arc<AtomicBool>,
 }
 
 impl Floors {
     pub(crate) fn of(members: Option<&Arc<Members>>) -> Self {
-        Self { members: members.cloned(), is_to_learn: Arc::default() }
+        Self { members: members.cloned(), must_load_records: Arc::default() }
     }
 
     /// The oldest GLSN that another process may read.
@@ -29,9 +29,9 @@ impl Floors {
     /// and all changes of them that any process has ordered are applied. `applied` is called after
     /// those are known.
     pub(crate) fn is_retention_known(&self, applied: impl FnOnce() -> Glsn) -> bool {
-        let ordered = self.members.as_ref().map(|members| members.marks.to_be_known());
+        let ordered = self.members.as_ref().map(|members| members.marks.must_apply_upto());
         // Acquire: pairs with the store that clears it.
         ordered.is_none_or(|ordered| ordered <= applied())
-            && !self.is_to_learn.load(Ordering::Acquire)
+            && !self.must_load_records.load(Ordering::Acquire)
     }
 }

@@ -39,8 +39,8 @@ pub(crate) struct Follower {
     pub(crate) is_buffered: bool,
     pub(crate) records: Arc<OwnRecords>,
     /// Which of the store's own records have changed and must be loaded.
-    pub(crate) to_learn: Mutex<Touched>,
-    pub(crate) is_to_learn: Arc<AtomicBool>,
+    pub(crate) to_load: Mutex<Touched>,
+    pub(crate) must_load_records: Arc<AtomicBool>,
 }
 
 impl Follower {
@@ -68,33 +68,33 @@ impl Follower {
     /// # Errors
     /// There is no process to follow any more.
     pub(crate) fn is_fresh(&self) -> Result<bool> {
-        // Acquire: pairs with the store that clears it in `learn`.
+        // Acquire: pairs with the store that clears it in `load_own_records`.
         Ok(self.sequencer.visible() >= self.readable()?
-            && !self.is_to_learn.load(Ordering::Acquire))
+            && !self.must_load_records.load(Ordering::Acquire))
     }
 
     /// Applies everything that is currently readable in any process.
-    pub(crate) fn take_in(&self) -> Result<()> {
+    pub(crate) fn apply_readable(&self) -> Result<()> {
         if self.is_fresh()? { Ok(()) } else { self.catch_up() }
     }
 
     /// Applies everything ordered by any process.
-    pub(crate) fn take_in_ordered(&self) -> Result<()> {
+    pub(crate) fn apply_ordered(&self) -> Result<()> {
         if self.sequencer.applied() >= self.ordered()? { Ok(()) } else { self.catch_up() }
     }
 
     /// Whether the store's own records have changed and must be loaded.
-    pub(crate) fn has_to_learn(&self) -> bool {
-        self.is_to_learn.load(Ordering::Acquire)
+    pub(crate) fn must_load_own_records(&self) -> bool {
+        self.must_load_records.load(Ordering::Acquire)
     }
 
     /// Whether every commit that changes records of keyspaces is applied, and the records are
     /// loaded. Does not change while the turn is held.
     pub(crate) fn is_known(&self) -> bool {
-        // Read `applied` first: `is_to_learn` is set before a commit with changed records counts as
-        // applied.
-        let is_applied = self.members.marks.to_be_known() <= self.sequencer.applied();
-        is_applied && !self.is_to_learn.load(Ordering::Acquire)
+        // Read `applied` first: `must_load_records` is set before a commit with changed records
+        // counts as applied.
+        let is_applied = self.members.marks.must_apply_upto() <= self.sequencer.applied();
+        is_applied && !self.must_load_records.load(Ordering::Acquire)
     }
 
     fn catch_up(&self) -> Result<()> {
@@ -120,7 +120,7 @@ impl Follower {
             // The entries were freed after they were read, so the runs have them.
             Err(Error::Trimmed { .. }) if self.members.table.is_reader() => {
                 self.index.following.follow(&self.members)?;
-                self.pass_over(&lock);
+                self.skip_to_checkpoint(&lock);
                 self.apply_rest(&lock)
             }
             applied => applied,
@@ -128,10 +128,10 @@ impl Follower {
     }
 
     /// Skips the commits that the runs have, without applying them.
-    pub(crate) fn pass_over(&self, lock: &CommitLock<'_>) {
+    pub(crate) fn skip_to_checkpoint(&self, lock: &CommitLock<'_>) {
         let (applied, next) = (self.sequencer.applied(), self.log.bounds().next);
-        if let Some(last) = self.index.memtables.pass_over(&self.members, applied, next) {
-            hit(Border::PassedOver);
+        if let Some(last) = self.index.memtables.skip_to_checkpoint(&self.members, applied, next) {
+            hit(Border::SkippedToCheckpoint);
             self.passed(lock, last);
         }
     }
@@ -155,8 +155,8 @@ impl Follower {
     /// Records that everything up to `last` is in the runs and counts as applied. Changes of the
     /// store's own records in the skipped part were not seen, so all are loaded.
     pub(crate) fn passed(&self, lock: &CommitLock<'_>, last: Glsn) {
-        *self.to_learn.lock().unwrap_or_else(PoisonError::into_inner) = Touched::ALL;
-        self.is_to_learn.store(true, Ordering::Relaxed);
+        *self.to_load.lock().unwrap_or_else(PoisonError::into_inner) = Touched::ALL;
+        self.must_load_records.store(true, Ordering::Relaxed);
         self.sequencer.took_in(lock, last);
     }
 
@@ -178,8 +178,8 @@ impl Follower {
     }
 
     /// Applies everything committed by any process, and waits until it is durable.
-    pub(crate) fn take_in_durably(&self) -> Result<()> {
-        self.take_in()?;
+    pub(crate) fn apply_durably(&self) -> Result<()> {
+        self.apply_readable()?;
         let applied = self.sequencer.applied();
         if self.is_buffered && !self.members.table.is_reader() && applied > Glsn::NONE {
             self.log.wait_durable(applied).lift()?;
@@ -213,7 +213,7 @@ impl Follower {
     fn apply(&self, lock: &CommitLock<'_>, next: Glsn, when: When) -> Result<bool> {
         let from = self.sequencer.applied().next();
         if from >= next {
-            return self.learn().map(|()| true);
+            return self.load_own_records().map(|()| true);
         }
         let mut scan = self.log.scan_ordered(from, StreamId::TRANSACTIONS).lift()?;
         let mut apply =
@@ -239,9 +239,9 @@ impl Follower {
             self.index.env.context.row_cache.clear();
         }
         if touched != Touched::default() {
-            let mut to_learn = self.to_learn.lock().unwrap_or_else(PoisonError::into_inner);
-            to_learn.add(touched);
-            self.is_to_learn.store(true, Ordering::Relaxed);
+            let mut to_load = self.to_load.lock().unwrap_or_else(PoisonError::into_inner);
+            to_load.add(touched);
+            self.must_load_records.store(true, Ordering::Relaxed);
         }
         // The last entries may belong to other streams. Another thread without the lock may have
         // read further entries in the meantime.
@@ -255,48 +255,48 @@ impl Follower {
             return Ok(false);
         }
         applied?;
-        self.learn().map(|()| true)
+        self.load_own_records().map(|()| true)
     }
 
     /// Loads, in commit order, the records of keyspaces that this process has changed, because
     /// another member may have changed them since. After an error, they are loaded the next time.
-    pub(crate) fn learn_own(&self) -> Result<()> {
+    pub(crate) fn load_own_keyspaces(&self) -> Result<()> {
         let _lock = self.sequencer.lock()?;
-        self.to_learn.lock().unwrap_or_else(PoisonError::into_inner).keyspaces = true;
-        self.is_to_learn.store(true, Ordering::Relaxed);
-        self.learn()
+        self.to_load.lock().unwrap_or_else(PoisonError::into_inner).keyspaces = true;
+        self.must_load_records.store(true, Ordering::Relaxed);
+        self.load_own_records()
     }
 
     /// Loads the store's own records that were changed by applied commits. After an error, they are
     /// loaded the next time.
-    pub(crate) fn learn(&self) -> Result<()> {
-        if !self.is_to_learn.load(Ordering::Relaxed) || !self.records.is_loaded() {
+    pub(crate) fn load_own_records(&self) -> Result<()> {
+        if !self.must_load_records.load(Ordering::Relaxed) || !self.records.is_loaded() {
             return Ok(());
         }
-        hit(Border::Learning);
-        let mut to_learn = self.to_learn.lock().unwrap_or_else(PoisonError::into_inner);
-        if to_learn.keyspaces {
+        hit(Border::OwnRecordsLoading);
+        let mut to_load = self.to_load.lock().unwrap_or_else(PoisonError::into_inner);
+        if to_load.keyspaces {
             self.records.refresh_keyspaces(self.sequencer.applied())?;
-            to_learn.keyspaces = false;
+            to_load.keyspaces = false;
         }
-        if to_learn.cursors {
+        if to_load.cursors {
             self.records.refresh_cursors(self.sequencer.applied())?;
-            to_learn.cursors = false;
+            to_load.cursors = false;
         }
-        if to_learn.tags {
+        if to_load.tags {
             self.records.refresh_tags(self.sequencer.applied())?;
             // A tag may retain the base of a merge that was forgotten before it was known here.
-            to_learn.branches = true;
-            to_learn.tags = false;
+            to_load.branches = true;
+            to_load.tags = false;
         }
-        if to_learn.branches {
+        if to_load.branches {
             self.records.refresh_branches(self.sequencer.applied())?;
-            to_learn.branches = false;
+            to_load.branches = false;
         }
         // Versions may be dropped from now on that were retained.
         self.index.env.signals.call_compaction();
         // Release: a thread that sees that nothing is to be loaded sees the loaded records.
-        self.is_to_learn.store(false, Ordering::Release);
+        self.must_load_records.store(false, Ordering::Release);
         Ok(())
     }
 }
@@ -422,7 +422,7 @@ mod tests {
         let is_known = || one.catalog.records.cursors.find("c").is_some();
         // The thread that applies the commit is blocked before it can record that records must be
         // loaded.
-        let (to_learn, mut is_right) = (follower.to_learn.lock().unwrap(), true);
+        let (to_load, mut is_right) = (follower.to_load.lock().unwrap(), true);
         std::thread::scope(|scope| {
             scope.spawn(|| one.committer.fresh().unwrap());
             while one.reader.index.sources.view().active.max_glsn() < follower.ordered().unwrap() {
@@ -432,7 +432,7 @@ mod tests {
                 clock.sleep(std::time::Duration::from_millis(1));
                 is_right &= is_known() || !follower.is_fresh().unwrap();
             }
-            drop(to_learn);
+            drop(to_load);
         });
         assert!(is_right);
         assert!(is_known() && follower.is_fresh().unwrap());
@@ -465,14 +465,14 @@ mod tests {
         // It does not need the log for what the runs have.
         two.committer
             .sequencer
-            .try_at_applied(|applied| two.reader.index.memtables.close_up_to(applied));
+            .try_between_commits(|applied| two.reader.index.memtables.close_up_to(applied));
         two.reader.index.following.follow(members).unwrap();
         cursor_commits::open(&two, "c", Glsn(1)).unwrap();
         two.reader.index.following.follow(members).unwrap();
-        two.committer.promise_floor();
+        two.committer.publish_floor();
         let (follower, clock) = (&one.shared().follower, &one.options.clock);
         let before = one.reader.log.bounds().first;
-        let to_learn = follower.to_learn.lock().unwrap();
+        let to_load = follower.to_load.lock().unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| one.committer.fresh().unwrap());
             while one.reader.index.sources.view().active.max_glsn() < follower.ordered().unwrap() {
@@ -483,7 +483,7 @@ mod tests {
             if follower.is_fresh().unwrap() {
                 steps::free_log(&one.space).unwrap();
             }
-            drop(to_learn);
+            drop(to_load);
         });
         let after = one.reader.log.bounds().first;
         assert_eq!((after, one.catalog.records.cursors.find("c")), (before, Some(Glsn(1))));
@@ -515,9 +515,9 @@ mod tests {
         put(b"last");
         writer.close().unwrap();
         then(&path);
-        let patience = std::time::Duration::from_secs(1);
+        let timeout = std::time::Duration::from_secs(1);
         let joins =
-            Members::join(&reader.options.disk, &reader.options.clock, &path, patience).unwrap();
+            Members::join(&reader.options.disk, &reader.options.clock, &path, timeout).unwrap();
         joins.begin(true, 7, 0).unwrap();
         Snapshot::newest(&reader).get(&reader.reader.keyspaces.find("default").unwrap().0, b"last")
     }

@@ -169,7 +169,7 @@ impl Driver {
     ) -> Outcome {
         let failed_syncs = self.disk().injected().failed_syncs;
         // A process killed by the failed sync has informed no other process.
-        let is_known = !self.seats.values().any(|seat| seat.process.has_died_of_sync());
+        let is_known = !self.seats.values().any(|seat| seat.process.was_killed_by_sync());
         self.known.has_failed_sync |= failed_syncs > self.known.failed_syncs && is_known;
         self.known.failed_syncs = failed_syncs;
         if let Some((other, error)) = self.crew.take_failure()

@@ -391,7 +391,7 @@ impl Generator {
             };
             let call = Call::Read(1 + self.below(12));
             let op = Box::new(Op::Failing { call, op: Box::new(walk) });
-            ops.push(Op::Amid { at: Within::WalkSat, deed: Deed::Flush, op });
+            ops.push(Op::Amid { at: Within::IteratorAttached, deed: Deed::Flush, op });
         }
         ops
     }

@@ -67,9 +67,9 @@ impl Generator {
             _ => Deed::DropCaches,
         };
         let (at, op) = match self.below(8) {
-            6 => (Within::WalkSat, self.walk_on()),
+            6 => (Within::IteratorAttached, self.walk_on()),
             7 => (
-                Within::WalkSat,
+                Within::IteratorAttached,
                 Op::Walk {
                     from: self.reader(),
                     space: self.space(),

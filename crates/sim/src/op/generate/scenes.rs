@@ -459,7 +459,7 @@ impl Generator {
         ops.push(if self.random.chance(0.5) {
             let key = numbered_key(self.below(150) as u32);
             let deed = Deed::Commit { space, key, value: self.value_of(70) };
-            Op::Amid { at: Within::WalkSat, deed, op: Box::new(on) }
+            Op::Amid { at: Within::IteratorAttached, deed, op: Box::new(on) }
         } else {
             on
         });

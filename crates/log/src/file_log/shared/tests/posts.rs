@@ -28,7 +28,7 @@ impl Process {
 
     /// Assigns the next GLSN to a post of `other`, then is killed: before it publishes the record,
     /// or before it clears the post's bit.
-    fn die_with(self, post: &Post<'_>, text: &str, is_published: bool) -> Glsn {
+    fn order_and_die(self, post: &Post<'_>, text: &str, is_published: bool) -> Glsn {
         let mut turn = self.log.turn().unwrap().unwrap();
         turn.begin().unwrap();
         let order = turn.order_mut().unwrap();
@@ -53,10 +53,10 @@ fn members(count: usize) -> (Arc<dyn Disk>, PathBuf, Vec<Process>) {
     (disk, store, members)
 }
 
-/// Two members whose patience is longer than a busy machine delays a thread.
-fn patient_members() -> Vec<Process> {
+/// Two members whose timeout is longer than a busy machine delays a thread.
+fn members_with_long_timeout() -> Vec<Process> {
     let (disk, store) = mem_disk();
-    let join = |at| Process::join_for(&disk, &store, at == 0, (16 << 10, 16 << 20), PATIENCE);
+    let join = |at| Process::join_for(&disk, &store, at == 0, (16 << 10, 16 << 20), LOCK_TIMEOUT);
     let members: Vec<_> = (0..2).map(join).collect();
     members.iter().for_each(Process::begin_to_post);
     members
@@ -82,7 +82,7 @@ fn a_post_that_a_member_ordered_before_it_was_killed_is_ordered_once() {
             let (disk, store, mut members) = members(3);
             let killed = members.remove(0);
             let post = members[0].post("b");
-            assert_eq!(killed.die_with(&post, "b", is_published), Glsn(1));
+            assert_eq!(killed.order_and_die(&post, "b", is_published), Glsn(1));
             assert_eq!(
                 post.answer() != Answer::None,
                 is_published,
@@ -132,11 +132,11 @@ fn post_of_a_killed_process_is_neither_ordered_nor_mixed_with_those_of_its_succe
 fn a_post_read_before_a_record_that_all_must_apply_is_refused() {
     let (_disk, _store, members) = members(2);
     let post = members[1].post("b");
-    members[0].members.marks.set_to_be_known(members[0].append("a change"));
+    members[0].members.marks.set_must_apply_upto(members[0].append("a change"));
     assert_eq!(members[0].commit("c").unwrap(), None);
     assert_eq!(post.answer(), Answer::Refused);
     drop(post);
-    let known = members[0].members.marks.to_be_known();
+    let known = members[0].members.marks.must_apply_upto();
     let posted = Posted { parts: &[b"d"], read_at: Glsn::NONE, known };
     assert_eq!(members[1].log.commit_posted(&posted).unwrap(), Some(Glsn(2)));
     assert_eq!(members[0].texts(), ["a change", "d"]);
@@ -220,7 +220,7 @@ fn a_post_that_its_owner_has_left_is_not_ordered_by_another_member() {
 
 #[test]
 fn a_wait_for_a_sync_does_not_wait_for_posts() {
-    let members = patient_members();
+    let members = members_with_long_timeout();
     members[1].members.posts.take_posting(members[1].post("held").cell, &|| false).unwrap();
     let is_posted = || members[0].members.posts.has_posts();
     std::thread::scope(|scope| {

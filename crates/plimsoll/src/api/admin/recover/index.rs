@@ -196,7 +196,7 @@ pub(crate) fn merge(
                 output.add(&Version { key: version.key, glsn, stored: Stored::Deleted }, true)?;
             }
             if stale != Some(version.glsn) {
-                let stored = output.what_is_left(&version);
+                let stored = output.recovered_content(&version);
                 output.add(&Version { stored, ..version }, is_new && stale.is_none())?;
             }
             let (key, glsn) = last.get_or_insert_default();
@@ -379,7 +379,7 @@ impl Output<'_> {
     }
 
     /// The content of a version, or that its value is lost.
-    fn what_is_left<'v>(&self, version: &Version<'v>) -> Stored<'v> {
+    fn recovered_content<'v>(&self, version: &Version<'v>) -> Stored<'v> {
         let is_there = match version.stored.value() {
             Stored::InLog { .. } => self.source.survey.has(version.glsn),
             Stored::InBlob { blob, .. } => self.blobs.contains(&blob.file_name()),

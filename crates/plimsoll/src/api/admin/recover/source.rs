@@ -19,8 +19,8 @@ use plimsoll_memory::page::{
     PAGE_BYTES, PAGE_HEADER_BYTES, PAGE_PAYLOAD_BYTES, check_page, page_kind,
 };
 
-use crate::api::admin::diagnose::{Found, LostPart, Part, Scene, look_at, look_at_part};
-use crate::api::admin::recover::doubts::Doubts;
+use crate::api::admin::diagnose::{Found, LostPart, Part, Scene, look_at, survey_part};
+use crate::api::admin::recover::unusable::Unusable;
 use crate::index::manifest::Manifest;
 use crate::index::manifest::names::manifest_number;
 use crate::index::run::ends::HEADER_PAGE;
@@ -82,7 +82,7 @@ impl Source {
     pub(crate) fn read(
         path: &Path,
         options: &Options,
-        doubts: &Doubts,
+        unusable: &Unusable,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self> {
         let (log_options, budget) = look_at(&path.join("log"), options)?;
@@ -92,8 +92,8 @@ impl Source {
         let log_id = reader.log_id()?;
         let run_commits =
             newest_in_folder(reader.disk(), &path.join("index"), log_id, &reader.budget)?;
-        let survey = reader.survey(log_id, run_commits, doubts)?;
-        let mut source = reader.choose(survey, run_commits, doubts)?;
+        let survey = reader.survey(log_id, run_commits, unusable)?;
+        let mut source = reader.choose(survey, run_commits, unusable)?;
         source.findings = source.verify_log(path, progress)?;
         source.note_unknown_blobs(path)?;
         Ok(source)
@@ -125,11 +125,11 @@ impl Source {
     }
 
     /// The damaged blob files: those with values, and the commits that name those with runs.
-    pub(crate) fn blob_losses(&self, found: &[Found], doubts: &Doubts) -> Result<BlobLosses> {
+    pub(crate) fn blob_losses(&self, found: &[Found], unusable: &Unusable) -> Result<BlobLosses> {
         let mut losses = BlobLosses::default();
         let mut blobs: BTreeMap<BlobId, DamagedBlob> = BTreeMap::new();
         let new = |id| DamagedBlob { id, named: None, pages: 0, wrong: Vec::new() };
-        let wrong = doubts.wrong_pages.iter().map(|(blob, pages)| (*blob, pages.clone()));
+        let wrong = unusable.wrong_pages.iter().map(|(blob, pages)| (*blob, pages.clone()));
         let found_wrong = found.iter().filter_map(|found| match &found.lost {
             LostPart::Value(blob, pages) => Some((*blob, pages.clone())),
             _ => None,
@@ -245,7 +245,7 @@ impl Source {
     /// A scene for the diagnosis.
     pub(crate) fn scene<'a>(&'a self, path: &'a Path) -> Result<Scene<'a>> {
         let mut scene = Scene { path, budget: &self.budget, names: BTreeMap::new() };
-        scene.learn_names(&self.parts)?;
+        scene.read_names(&self.parts)?;
         Ok(scene)
     }
 }
@@ -338,7 +338,7 @@ impl Reader<'_> {
         Ok(0)
     }
 
-    fn survey(&self, log_id: u128, run_commits: Glsn, doubts: &Doubts) -> Result<Survey> {
+    fn survey(&self, log_id: u128, run_commits: Glsn, unusable: &Unusable) -> Result<Survey> {
         let of_log = self.manifests.iter().filter(|manifest| manifest.log_id == log_id);
         let positions: Vec<Position> =
             of_log.flat_map(|manifest| [manifest.checkpoint, manifest.durable]).collect();
@@ -358,7 +358,7 @@ impl Reader<'_> {
                 log_id: Some(log_id).filter(|id| *id != 0),
                 known,
                 begins,
-                unusable: &|first| doubts.unusable.contains(&first),
+                unusable: &|first| unusable.unusable.contains(&first),
                 asked: &asked,
             };
             survey_log(&scope).lift()
@@ -373,7 +373,7 @@ impl Reader<'_> {
     }
 
     /// Decides which parts of the index are used.
-    fn choose(self, survey: Survey, run_commits: Glsn, doubts: &Doubts) -> Result<Source> {
+    fn choose(self, survey: Survey, run_commits: Glsn, unusable: &Unusable) -> Result<Source> {
         let runs = self.runs_in_folder()?;
         let named = self.manifests.iter().map(|manifest| manifest.next_run).max().unwrap_or(1);
         let foreign =
@@ -422,7 +422,7 @@ impl Reader<'_> {
             });
             let parts = self.parts_of(manifest)?;
             let is_sound = !is_forked
-                && !doubts.index
+                && !unusable.index
                 && manifest.checkpoint.glsn.next() >= bounds.start
                 && parts.iter().all(|part| {
                     part.problems.is_empty()
@@ -477,7 +477,7 @@ impl Reader<'_> {
             for info in &run.tables {
                 let of = (manifest.log_id, info);
                 let pool = &self.log_options.pool;
-                let part = look_at_part(self.disk(), self.path, pool, &self.budget, of, number)?;
+                let part = survey_part(self.disk(), self.path, pool, &self.budget, of, number)?;
                 parts.push(Part { history: run.history, ..part });
             }
         }

@@ -34,7 +34,7 @@ pub(super) struct Place {
     /// The incomplete store.
     pub(super) store: PathBuf,
     /// Whether an interrupted restore has left a part of this dump.
-    pub(super) goes_on: bool,
+    pub(super) is_resumed: bool,
     lock: Box<dyn DirLock>,
 }
 
@@ -60,15 +60,15 @@ impl Place {
         }
         let lock = lock_alone(&around, options)?;
         let store = around.join("store");
-        let mut place = Self { disk, dest, around, store, goes_on: false, lock };
+        let mut place = Self { disk, dest, around, store, is_resumed: false, lock };
         let (note, found) = (note_of(header), place.read_note()?);
         if found.is_none() && place.disk.entry(&place.store)?.is_some() {
             // No restore has created this folder, because a restore writes the note before the
             // store.
             return Err(InvalidInput::DestinationExists { path: place.around.clone() }.into());
         }
-        place.goes_on = found.is_some_and(|found| found == note);
-        if !place.goes_on {
+        place.is_resumed = found.is_some_and(|found| found == note);
+        if !place.is_resumed {
             place.clear_store()?;
             place.write_note(&note)?;
         }

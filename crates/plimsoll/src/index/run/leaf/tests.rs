@@ -54,13 +54,13 @@ fn a_search_finds_the_position_of_present_and_absent_keys() {
             let number = versions.range(..&sought).count();
             let found = leaf.seek(&sought.0, Glsn(sought.1.0)).unwrap();
             match versions.range(&sought..).next() {
-                None => assert_eq!(found, Sought::Behind, "seed {seed}, {sought:?}"),
+                None => assert_eq!(found, SeekResult::After, "seed {seed}, {sought:?}"),
                 Some((key, glsn)) => {
                     let mut spelled = Vec::new();
                     let spot = leaf.spot(number, &mut spelled).unwrap();
                     assert_eq!(
                         found,
-                        Sought::At(spot, *key == sought.0),
+                        SeekResult::At(spot, *key == sought.0),
                         "seed {seed}, {sought:?}"
                     );
                     assert_eq!((&spelled, spot.entry.glsn), (key, Glsn(glsn.0)));

@@ -152,13 +152,13 @@ fn a_keeper_replaced_during_its_takeover_installs_nothing() {
     let (first, slow, keeper) = (join(&path), join(&path), join(&path));
     put(&first, 1);
     first.close().unwrap();
-    assert!(members(&slow).keeper.try_to_keep().unwrap());
+    assert!(members(&slow).keeper.try_acquire().unwrap());
     assert!(
         keeper
             .reader
             .index
             .following
-            .replace(&members(&keeper), members(&keeper).keeper.pulse())
+            .replace(&members(&keeper), members(&keeper).keeper.heartbeat())
             .unwrap()
     );
     let went_on = slow.reader.index.following.prepare_to_keep(&members(&slow));
@@ -184,7 +184,9 @@ fn a_new_keeper_behind_the_manifest_does_not_lower_the_checkpoint() {
         put(&before, 2);
         before.flush().unwrap();
         let checkpoint = before.reader.index.runs.checkpoint().glsn;
-        assert!(index.following.replace(&members(&next), members(&next).keeper.pulse()).unwrap());
+        assert!(
+            index.following.replace(&members(&next), members(&next).keeper.heartbeat()).unwrap()
+        );
         if !is_closed_before {
             close();
         }
@@ -252,7 +254,7 @@ fn loading_a_manifest_sets_the_newest_version_in_runs() {
     put(&keeper, 1);
     drop(Snapshot::newest(&other));
     keeper.flush().unwrap();
-    other.reader.index.following.take_in(&members(&other)).unwrap();
+    other.reader.index.following.load_newest_manifest(&members(&other)).unwrap();
     let view = other.reader.index.sources.view();
     assert_eq!((view.runs.len(), view.newest_in_runs), (1, Glsn(1)));
 }
@@ -267,7 +269,7 @@ fn a_commit_that_needs_a_flush_fails_while_the_store_closes() {
     index.memtables.close_up_to(applied);
     put(&other, 2);
     index.env.signals.close();
-    let refused = index.memtables.make_room(index.memtables.limit_bytes() as usize, applied.next());
+    let refused = index.memtables.reserve(index.memtables.limit_bytes() as usize, applied.next());
     assert!(matches!(refused, Err(Error::Closed)));
 }
 
@@ -335,9 +337,9 @@ fn other_members_commit_while_one_waits_for_a_flush() {
         });
         // The keeper is slow, but not stopped.
         scope.spawn(|| {
-            let mut nudges = 0;
+            let mut pings = 0;
             while !is_over.load(Ordering::SeqCst) {
-                nudges = members(&keeper).keeper.answer_nudge(nudges, Duration::from_millis(100));
+                pings = members(&keeper).keeper.answer_ping(pings, Duration::from_millis(100));
             }
         });
         keeper.options.clock.sleep(Duration::from_millis(500));

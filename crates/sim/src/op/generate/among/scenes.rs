@@ -457,7 +457,7 @@ fn learns_and_fails(scene: &mut Scene<'_>, with_tags: bool) {
         scene.by(scene.other, [change]);
         let reach = 1 << scene.random.below(5);
         let fails = match scene.random.below(6) {
-            0 => Act::StopAtBorder { border: Border::Learning as u64, nth: 1 },
+            0 => Act::StopAtBorder { border: Border::OwnRecordsLoading as u64, nth: 1 },
             1 | 2 => Act::FailRead { nth: 1 + scene.random.below(reach) },
             _ => Act::Refuse { after: scene.random.below(reach) },
         };
@@ -479,7 +479,7 @@ fn ends_or_stops_at_a_border(scene: &mut Scene<'_>) {
         Border::ManifestWritten,
         Border::TrimChosen,
         Border::CursorHeld,
-        Border::Learning,
+        Border::OwnRecordsLoading,
         Border::ImageMade,
         Border::LargeWritten,
         Border::KeeperReplaced,

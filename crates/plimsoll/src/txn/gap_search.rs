@@ -38,9 +38,9 @@ pub(crate) fn search_for_gaps(committer: &Arc<Committer>, first: &[u8]) {
     hit(Border::GapSearched);
     let moment = Arc::new(committer.open_newest());
     let _only = ResidentOnly::enter();
-    let mut walk = Range::at_moment(committer, span, &moment).keys_only();
+    let mut range = Range::at_moment(committer, span, &moment).keys_only();
     for _ in 0..ALIVE_MAX {
-        if !matches!(walk.advance(), Ok(Some(_))) {
+        if !matches!(range.advance(), Ok(Some(_))) {
             return;
         }
     }

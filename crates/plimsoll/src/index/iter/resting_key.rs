@@ -24,7 +24,7 @@ pub(crate) struct KeyRoom([Pieces; PIECE_BYTES.len()]);
 
 impl KeyRoom {
     pub(crate) fn new(budget: &Budget) -> Self {
-        Self(PIECE_BYTES.map(|bytes| Pieces::new(budget, Kind::Walks, bytes)))
+        Self(PIECE_BYTES.map(|bytes| Pieces::new(budget, Kind::Iterators, bytes)))
     }
 
     fn fitting(&self, bytes: usize) -> &Pieces {

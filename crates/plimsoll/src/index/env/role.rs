@@ -10,7 +10,7 @@ use crate::types::error::Error;
 
 /// The role of this process towards the files of the index.
 #[derive(Clone, Debug)]
-pub(crate) enum Duty {
+pub(crate) enum Role {
     /// It has the store exclusively, and writes the files.
     Alone,
     /// It only reads them.
@@ -20,7 +20,7 @@ pub(crate) enum Duty {
     Member(Arc<Members>),
 }
 
-impl Duty {
+impl Role {
     /// Whether this process may write and remove files now.
     pub(crate) fn may_write(&self) -> bool {
         self.term().is_some()

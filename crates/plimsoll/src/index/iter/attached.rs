@@ -1,4 +1,4 @@
-//! The state of a seated iterator.
+//! The state of a attached iterator.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use crate::types::error::Result;
 /// stepping.
 pub(super) const STEPS_MAX: u32 = 8;
 
-/// The state that an iterator holds while it is seated.
+/// The state that an iterator holds while it is attached.
 #[derive(Debug)]
-pub(super) struct Sat {
+pub(super) struct Attached {
     pub(super) merge: Merge,
     /// Whether the merge is positioned where the iterator continues.
     pub(super) is_placed: bool,
@@ -25,7 +25,7 @@ pub(super) struct Sat {
     pub(super) cover: Option<Box<Cover>>,
 }
 
-impl Sat {
+impl Attached {
     pub(super) fn new(view: &Arc<View>, merge: Merge) -> Self {
         Self { merge, is_placed: false, view: Arc::clone(view), cover: None }
     }
@@ -43,14 +43,14 @@ impl Sat {
         }
     }
 
-    /// Whether it is the first key of the interval that [`Sat::deleted_at`] was asked for.
+    /// Whether it is the first key of the interval that [`Attached::deleted_at`] was asked for.
     pub(super) fn enters_range(&self) -> bool {
         self.cover.as_ref().is_some_and(|cover| !cover.is_left_out)
     }
 
-    /// Moves sources out of the interval that [`Sat::deleted_at`] examined, if they have nothing
-    /// younger than its deletion.
-    pub(super) fn leave_range(&mut self, direction: Direction) -> Result<()> {
+    /// Moves sources out of the interval that [`Attached::deleted_at`] examined, if they have
+    /// nothing younger than its deletion.
+    pub(super) fn skip_range(&mut self, direction: Direction) -> Result<()> {
         let Some(cover) = self.cover.as_mut().filter(|cover| !cover.is_left_out) else {
             return Ok(());
         };
@@ -60,7 +60,7 @@ impl Sat {
             Direction::Backward => &cover.first,
         };
         match to {
-            Some(to) => self.merge.leave_older(to, cover.deleted_at),
+            Some(to) => self.merge.skip_older(to, cover.deleted_at),
             None => Ok(()),
         }
     }
@@ -70,8 +70,8 @@ impl Sat {
     }
 }
 
-pub(super) const SITS: &str = "an iterator is seated before it is used";
+pub(super) const ATTACHED: &str = "an iterator is attached before it is used";
 
-pub(super) fn merge_of(sat: &mut Option<Sat>) -> &mut Merge {
-    &mut sat.as_mut().expect(SITS).merge
+pub(super) fn merge_of(attached: &mut Option<Attached>) -> &mut Merge {
+    &mut attached.as_mut().expect(ATTACHED).merge
 }

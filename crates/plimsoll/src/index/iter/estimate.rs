@@ -166,7 +166,7 @@ fn in_memtable(memtable: &Memtable, range: KeyRange<'_>, sample: &mut Sample) ->
     let mut next = map.seek(from.0, from.1.0);
     while let Some(newest) = next.map(|at| map.at(at)).filter(is_within) {
         if seen == KEYS_COUNTED {
-            return count.plus(behind(memtable, newest.key, to, sample));
+            return count.plus(estimate_memtable(memtable, newest.key, to, sample));
         }
         seen += 1;
         count.add(is_value(newest.value), 1.0);
@@ -182,7 +182,7 @@ fn in_memtable(memtable: &Memtable, range: KeyRange<'_>, sample: &mut Sample) ->
 /// Estimates the keys of a memtable from `first` up to `to` by a sample of its versions, each of
 /// which represents a fraction of a key. The keys before `first` were counted exactly and are not
 /// sampled.
-fn behind(
+fn estimate_memtable(
     memtable: &Memtable,
     first: &[u8],
     to: Option<(&[u8], Glsn)>,

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use plimsoll_log::glsn::Glsn;
 
+use crate::index::iter::attached::{ATTACHED, Attached, STEPS_MAX, merge_of};
+use crate::index::iter::bounds::{Bounds, Place};
+use crate::index::iter::handle::Detachable;
 use crate::index::run::table::Table;
 use crate::index::sources::merge::{Cursor, Direction, Merge};
 use crate::index::sources::source::{Run, Source};
 use crate::index::sources::view::{KeyRange, OwnRange, View, beyond, seek_lower, tables_in};
-use crate::index::walk::bounds::{Bounds, Place};
-use crate::index::walk::seat::Walk;
-use crate::index::walk::seated::{SITS, STEPS_MAX, Sat, merge_of};
 use crate::types::error::Result;
 use crate::types::version::{Stored, Version};
 
@@ -19,11 +19,11 @@ use crate::types::version::{Stored, Version};
 /// skipped, and passes it to each step.
 #[derive(Debug)]
 pub(crate) struct Versions {
-    sat: Option<Sat>,
+    attached: Option<Attached>,
     bounds: Bounds,
     after: Glsn,
     upto: Glsn,
-    /// GLSNs that must be readable in each view that the iterator is seated in.
+    /// GLSNs that must be readable in each view that the iterator is attached in.
     readable_at: Option<[Glsn; 2]>,
     place: Place,
     /// The version that was last returned or skipped.
@@ -36,13 +36,13 @@ pub(crate) struct Versions {
     tables_bytes: usize,
 }
 
-impl Walk for Versions {
-    fn get_up(&mut self) -> Option<Arc<View>> {
-        self.sat.take().map(|sat| sat.view)
+impl Detachable for Versions {
+    fn detach(&mut self) -> Option<Arc<View>> {
+        self.attached.take().map(|attached| attached.view)
     }
 
-    fn sit_down(&mut self, view: &Arc<View>, key: &[u8]) -> Result<()> {
-        if self.sat.is_none() {
+    fn attach(&mut self, view: &Arc<View>, key: &[u8]) -> Result<()> {
+        if self.attached.is_none() {
             if let (Some(moments), Bound::Included(key) | Bound::Excluded(key)) =
                 (self.readable_at, self.bounds.lower())
             {
@@ -61,17 +61,17 @@ impl Walk for Versions {
                 .filter_map(|source| version_cursor(source, range, after, self.upto, &mut tables))
                 .collect();
             self.tables_bytes = tables * size_of::<Table>();
-            self.sat = Some(Sat::new(view, Merge::new(cursors, Direction::Forward)));
+            self.attached = Some(Attached::new(view, Merge::new(cursors, Direction::Forward)));
         }
         Ok(())
     }
 
-    fn is_seated(&self) -> bool {
-        self.sat.is_some()
+    fn is_attached(&self) -> bool {
+        self.attached.is_some()
     }
 
-    fn seated_bytes(&self) -> usize {
-        self.sat.as_ref().map_or(0, |sat| sat.heap_bytes() + self.tables_bytes)
+    fn attached_bytes(&self) -> usize {
+        self.attached.as_ref().map_or(0, |attached| attached.heap_bytes() + self.tables_bytes)
     }
 
     fn kept_bytes(&self) -> usize {
@@ -80,10 +80,10 @@ impl Walk for Versions {
 }
 
 impl Versions {
-    /// An iterator that is not seated yet.
+    /// An iterator that is not attached yet.
     pub(crate) fn new(range: OwnRange, after: Glsn, upto: Glsn) -> Self {
         Self {
-            sat: None,
+            attached: None,
             bounds: Bounds::new(range),
             after,
             upto,
@@ -107,9 +107,9 @@ impl Versions {
     }
 
     /// The next version, borrowed until the next call. `key` receives its key and must hold the key
-    /// that the last call left there. The iterator must be seated.
+    /// that the last call left there. The iterator must be attached.
     pub(crate) fn next<'a>(&'a mut self, key: &'a mut Vec<u8>) -> Result<Option<Version<'a>>> {
-        if self.place == Place::Behind {
+        if self.place == Place::Done {
             return Ok(None);
         }
         match self.find(key) {
@@ -118,16 +118,16 @@ impl Versions {
                 self.lent += 1;
                 Ok(match self.is_range_deletion {
                     true => Some(Version { key, glsn: self.glsn, stored: Stored::Deleted }),
-                    false => merge_of(&mut self.sat).top(),
+                    false => merge_of(&mut self.attached).top(),
                 })
             }
             Ok(false) => {
-                self.place = Place::Behind;
+                self.place = Place::Done;
                 Ok(None)
             }
             Err(error) => {
-                if let Some(sat) = &mut self.sat {
-                    sat.is_placed = false;
+                if let Some(attached) = &mut self.attached {
+                    attached.is_placed = false;
                 }
                 Err(error)
             }
@@ -135,19 +135,21 @@ impl Versions {
     }
 
     fn find(&mut self, key: &mut Vec<u8>) -> Result<bool> {
-        let sat = self.sat.as_mut().expect(SITS);
-        match (sat.is_placed, self.place) {
+        let attached = self.attached.as_mut().expect(ATTACHED);
+        match (attached.is_placed, self.place) {
             (true, _) if self.is_range_deletion => {}
-            (true, _) => sat.merge.advance()?,
+            (true, _) => attached.merge.advance()?,
             // Versions of one key have descending GLSNs, and only a forged one has GLSN 0.
-            (false, Place::Past) => sat.merge.seek(key, Glsn(self.glsn.0.saturating_sub(1)))?,
-            (false, _) => seek_lower(&mut sat.merge, self.bounds.lower())?,
+            (false, Place::Past) => {
+                attached.merge.seek(key, Glsn(self.glsn.0.saturating_sub(1)))?
+            }
+            (false, _) => seek_lower(&mut attached.merge, self.bounds.lower())?,
         }
-        sat.is_placed = true;
+        attached.is_placed = true;
         self.is_range_deletion = false;
         let mut passed = 0;
         loop {
-            let Some(version) = sat.merge.top() else { return Ok(false) };
+            let Some(version) = attached.merge.top() else { return Ok(false) };
             if beyond(version.key, self.bounds.upper()) {
                 return Ok(false);
             }
@@ -163,7 +165,7 @@ impl Versions {
             let younger = if same_key { self.glsn } else { Glsn::MAX };
             let deletion = match version.stored {
                 Stored::Deleted => None,
-                _ => sat.view.ranges.deletion_of(version.key, glsn, younger),
+                _ => attached.view.ranges.deletion_of(version.key, glsn, younger),
             };
             self.place = Place::Past;
             if let Some(deletion) = deletion
@@ -181,10 +183,10 @@ impl Versions {
             }
             passed += 1;
             if passed < STEPS_MAX || copy {
-                sat.merge.advance()?;
+                attached.merge.advance()?;
             } else {
                 let target = if glsn > self.upto { self.upto } else { Glsn::NONE };
-                sat.merge.skip_to(key, target)?;
+                attached.merge.skip_to(key, target)?;
             }
         }
     }

@@ -1,12 +1,12 @@
 //! A few threads that share the background jobs of a store. A job works in steps, as a [`Worker`]
-//! does. A thread takes a prompt step before a patient one, except that a patient job goes first
-//! after [`PASSED_OVER_MAX`] steps of others.
+//! does. A thread takes a high-priority step before a low-priority one, except that a low-priority
+//! job goes first after [`PASSED_OVER_MAX`] steps of others.
 //!
 //! Invariants:
 //! 1. A job takes one step at a time. No ring of its bell is lost: a ring during a step leads to
 //!    another step.
-//! 2. Steps of patient jobs never occupy all threads, unless there is only one. A prompt job that
-//!    finds all threads occupied waits for the end of one step.
+//! 2. Steps of low-priority jobs never occupy all threads, unless there is only one. A
+//!    high-priority job that finds all threads occupied waits for the end of one step.
 //! 3. [`Job::stop`] returns when the running step of the job has ended and the job's closure was
 //!    dropped, unless a step of the job calls it. No step of it begins afterwards.
 //! 4. A step that panics ends its job, not the thread. The alarm of the job is called.
@@ -30,15 +30,15 @@ use crate::worker::{Bell, Next, SLEEP_MAX, Woken};
 
 /// How soon a job needs a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Urgency {
+pub enum JobPriority {
     /// Others wait for its steps.
-    Prompt,
+    High,
     /// Nobody waits for it.
-    Patient,
+    Low,
 }
 
-/// While no patient step runs, a patient job goes first after this many steps of others. Otherwise
-/// prompt jobs that always have work would starve it.
+/// While no low-priority step runs, a low-priority job goes first after this many steps of others.
+/// Otherwise high-priority jobs that always have work would starve it.
 const PASSED_OVER_MAX: u64 = 4;
 
 /// The job whose step a thread runs, for tests.
@@ -81,7 +81,7 @@ struct Work {
 /// A job in the list.
 struct Entry {
     id: u64,
-    urgency: Urgency,
+    priority: JobPriority,
     bell: Arc<Bell>,
     /// `None` while a thread runs a step.
     work: Option<Work>,
@@ -90,9 +90,9 @@ struct Entry {
     seen: Option<u64>,
     /// The request of the last step; `None` before the first one.
     next: Option<Next>,
-    /// When the last step asked for the next one, if it set a limit, by the crew's clock.
+    /// When the last step asked for the next one, if it set a limit, by the pool's clock.
     due: Option<u64>,
-    /// Steps of all jobs before its last one: of jobs with the same urgency, the one that has
+    /// Steps of all jobs before its last one: of jobs with the same priority, the one that has
     /// waited longest goes first.
     turn: u64,
 }
@@ -121,8 +121,8 @@ struct State {
     last_id: u64,
     steps: u64,
     threads: usize,
-    /// Threads that run a step of a patient job.
-    patient: usize,
+    /// Threads that run a step of a low-priority job.
+    low_running: usize,
     /// When the thread that sleeps with a timeout wakes up; `None` if no thread does.
     watched_until: Option<u64>,
     is_closing: bool,
@@ -140,13 +140,13 @@ struct Shared {
 }
 
 /// The threads. They end when it is dropped.
-pub struct Crew {
+pub struct JobPool {
     shared: Arc<Shared>,
     handles: Mutex<Vec<JoinHandle<()>>>,
 }
 
-impl Crew {
-    /// A crew of at most this many threads, which start with the jobs.
+impl JobPool {
+    /// A pool of at most this many threads, which start with the jobs.
     pub fn new(threads_max: usize) -> Arc<Self> {
         let shared = Shared {
             state: Mutex::default(),
@@ -167,18 +167,18 @@ impl Crew {
     pub fn start(
         self: &Arc<Self>,
         name: &'static str,
-        urgency: Urgency,
+        priority: JobPriority,
         bell: &Arc<Bell>,
         alarm: impl Fn() + Send + 'static,
         step: impl FnMut(Woken) -> Next + Send + 'static,
     ) -> io::Result<Job> {
         #[cfg(any(test, feature = "testing"))]
         let step = running::named(name, step);
-        self.make_room()?;
+        self.add_thread()?;
         let shared = Arc::downgrade(&self.shared);
-        bell.also_calls(move || {
+        bell.set_callback(move || {
             if let Some(shared) = shared.upgrade() {
-                shared.poke();
+                shared.notify();
             }
         });
         let mut state = self.shared.state();
@@ -186,7 +186,7 @@ impl Crew {
         let id = state.last_id;
         state.jobs.push(Entry {
             id,
-            urgency,
+            priority,
             bell: Arc::clone(bell),
             work: Some(Work { step: Box::new(step), alarm: Box::new(alarm) }),
             runner: None,
@@ -198,7 +198,7 @@ impl Crew {
         drop(state);
         self.shared.changed.notify_one();
         Ok(Job {
-            crew: Arc::clone(self),
+            job_pool: Arc::clone(self),
             id,
             name,
             bell: Arc::clone(bell),
@@ -220,7 +220,7 @@ impl Crew {
     }
 
     /// Starts one more thread, if there may be more.
-    fn make_room(&self) -> io::Result<()> {
+    fn add_thread(&self) -> io::Result<()> {
         let mut handles = lock(&self.handles);
         let mut state = self.shared.state();
         if state.threads == self.shared.threads_max || state.threads > state.jobs.len() {
@@ -242,7 +242,7 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for JobPool {
     fn drop(&mut self) {
         self.end();
     }
@@ -250,7 +250,7 @@ impl Drop for Crew {
 
 impl Shared {
     /// A bell was rung.
-    fn poke(&self) {
+    fn notify(&self) {
         // Lock and unlock, so that a thread that found no ring is asleep and receives the
         // notification.
         drop(self.state());
@@ -278,9 +278,9 @@ impl Shared {
         crate::worker::sleeps::end();
     }
 
-    /// Whether a step of a job leaves a thread to prompt jobs.
+    /// Whether a step of a job leaves a thread to high-priority jobs.
     fn may_run(&self, state: &State, entry: &Entry) -> bool {
-        entry.urgency == Urgency::Prompt || state.patient + 1 < self.threads_max.max(2)
+        entry.priority == JobPriority::High || state.low_running + 1 < self.threads_max.max(2)
     }
 
     /// The next step that is due.
@@ -289,11 +289,12 @@ impl Shared {
             if entry.must_end() { Some(Woken::Rung) } else { entry.woken(now) }
         };
         let order = |entry: &Entry| {
-            let is_passed_over = state.patient == 0 && state.steps - entry.turn >= PASSED_OVER_MAX;
-            let class = match entry.urgency {
-                Urgency::Patient if is_passed_over => 0,
-                Urgency::Prompt => 1,
-                Urgency::Patient => 2,
+            let is_passed_over =
+                state.low_running == 0 && state.steps - entry.turn >= PASSED_OVER_MAX;
+            let class = match entry.priority {
+                JobPriority::Low if is_passed_over => 0,
+                JobPriority::High => 1,
+                JobPriority::Low => 2,
             };
             (class, entry.turn)
         };
@@ -314,12 +315,12 @@ impl Shared {
         state.steps += 1;
         let steps = state.steps;
         let entry = &mut state.jobs[at];
-        let (id, is_patient) = (entry.id, entry.urgency == Urgency::Patient);
+        let (id, is_low) = (entry.id, entry.priority == JobPriority::Low);
         let mut work = entry.work.take().expect("chosen: no thread runs it");
         (entry.turn, entry.runner) = (steps, Some(std::thread::current().id()));
         let Some(rings) = entry.bell.rings() else { return self.remove(state, id, work) };
         entry.seen = Some(rings);
-        state.patient += usize::from(is_patient);
+        state.low_running += usize::from(is_low);
         let (watched_until, now) = (state.watched_until, self.clock.monotonic_nanos());
         let needs_thread = |entry: &Entry| {
             entry.work.is_some()
@@ -338,7 +339,7 @@ impl Shared {
             Next::End
         });
         let mut state = self.state();
-        state.patient -= usize::from(is_patient);
+        state.low_running -= usize::from(is_low);
         let entry = state.jobs.iter_mut().find(|entry| entry.id == id);
         // A step may have stopped its own job.
         let Some(entry) = entry.filter(|_| next != Next::End) else {
@@ -354,8 +355,8 @@ impl Shared {
         };
         entry.work = Some(work);
         self.stepped.notify_all();
-        if is_patient {
-            // A patient job may have waited for this thread.
+        if is_low {
+            // A low-priority job may have waited for this thread.
             self.changed.notify_one();
         }
         state
@@ -370,7 +371,7 @@ impl Shared {
         work: Work,
     ) -> MutexGuard<'s, State> {
         drop(state);
-        // Dropped without the lock, because they may own anything, even jobs of this crew.
+        // Dropped without the lock, because they may own anything, even jobs of this job_pool.
         drop(work);
         let mut state = self.state();
         state.jobs.retain(|entry| entry.id != id);
@@ -409,7 +410,7 @@ fn is_before(due: u64, watched_until: Option<u64>) -> bool {
 
 /// A job; stopped on drop.
 pub struct Job {
-    crew: Arc<Crew>,
+    job_pool: Arc<JobPool>,
     id: u64,
     name: &'static str,
     bell: Arc<Bell>,
@@ -422,7 +423,7 @@ impl Job {
     pub fn stop(&self) -> bool {
         self.bell.stop();
         let is_first = !self.is_stopped.swap(true, Ordering::AcqRel);
-        let shared = &self.crew.shared;
+        let shared = &self.job_pool.shared;
         let mut state = shared.state();
         let here = std::thread::current().id();
         loop {
@@ -454,9 +455,9 @@ impl fmt::Debug for Job {
     }
 }
 
-impl fmt::Debug for Crew {
+impl fmt::Debug for JobPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Crew(of {})", self.shared.threads_max)
+        write!(f, "JobPool(of {})", self.shared.threads_max)
     }
 }
 
@@ -470,18 +471,19 @@ mod tests {
 
     /// A job whose steps report their name and wait until they are told how to go on.
     fn held(
-        crew: &Arc<Crew>,
+        job_pool: &Arc<JobPool>,
         name: &'static str,
-        urgency: Urgency,
+        priority: JobPriority,
         begun: &Sender<&'static str>,
     ) -> (Job, Arc<Bell>, Sender<Next>) {
-        let (bell, begun, (go_on, told)) = (Arc::new(Bell::default()), begun.clone(), channel());
+        let (bell, begun, (resume_tx, told)) =
+            (Arc::new(Bell::default()), begun.clone(), channel());
         let step = move |_| {
             assert_eq!(running::job(), Some(name));
             begun.send(name).unwrap();
             told.recv_timeout(LONG).unwrap()
         };
-        (crew.start(name, urgency, &bell, || {}, step).unwrap(), bell, go_on)
+        (job_pool.start(name, priority, &bell, || {}, step).unwrap(), bell, resume_tx)
     }
 
     fn all(begun: &Receiver<&'static str>, steps: usize) -> Vec<&'static str> {
@@ -491,12 +493,12 @@ mod tests {
     }
 
     #[test]
-    fn patient_jobs_leave_a_thread_to_prompt_ones() {
-        let (crew, (told, begun)) = (Crew::new(2), channel());
-        let (one, _, end_one) = held(&crew, "one", Urgency::Patient, &told);
+    fn low_priority_jobs_leave_a_thread_to_high_priority_ones() {
+        let (job_pool, (told, begun)) = (JobPool::new(2), channel());
+        let (one, _, end_one) = held(&job_pool, "one", JobPriority::Low, &told);
         assert_eq!(all(&begun, 1), ["one"]);
-        let (two, _, end_two) = held(&crew, "two", Urgency::Patient, &told);
-        let (prompt, bell, end_prompt) = held(&crew, "prompt", Urgency::Prompt, &told);
+        let (two, _, end_two) = held(&job_pool, "two", JobPriority::Low, &told);
+        let (prompt, bell, end_prompt) = held(&job_pool, "prompt", JobPriority::High, &told);
         assert_eq!(all(&begun, 1), ["prompt"]);
         end_prompt.send(Next::Rung).unwrap();
         bell.ring();
@@ -509,11 +511,11 @@ mod tests {
     }
 
     #[test]
-    fn a_patient_job_gets_steps_beside_prompt_ones_that_are_always_due() {
-        let (crew, (told, begun)) = (Crew::new(2), channel());
+    fn a_low_priority_job_gets_steps_while_high_priority_ones_are_always_due() {
+        let (job_pool, (told, begun)) = (JobPool::new(2), channel());
         let jobs =
-            [("one", Urgency::Prompt), ("two", Urgency::Prompt), ("other", Urgency::Patient)]
-                .map(|(name, urgency)| held(&crew, name, urgency, &told));
+            [("one", JobPriority::High), ("two", JobPriority::High), ("other", JobPriority::Low)]
+                .map(|(name, priority)| held(&job_pool, name, priority, &told));
         let mut others = 0;
         for _ in 0..60 {
             let name = begun.recv_timeout(LONG).unwrap();
@@ -523,16 +525,16 @@ mod tests {
         }
         assert!((8..=30).contains(&others), "{others} of 60 steps");
         jobs.iter().for_each(|(_, bell, _)| bell.stop());
-        jobs.iter().for_each(|(_, _, go_on)| {
-            let _ = go_on.send(Next::End);
+        jobs.iter().for_each(|(_, _, resume_tx)| {
+            let _ = resume_tx.send(Next::End);
         });
     }
 
     #[test]
     fn one_thread_runs_all_jobs_in_turn() {
-        let (crew, (told, begun)) = (Crew::new(1), channel());
+        let (job_pool, (told, begun)) = (JobPool::new(1), channel());
         let jobs: Vec<_> =
-            ["a", "b", "c"].map(|name| held(&crew, name, Urgency::Patient, &told)).into();
+            ["a", "b", "c"].map(|name| held(&job_pool, name, JobPriority::Low, &told)).into();
         for _ in 0..2 {
             let mut names = Vec::new();
             for _ in 0..3 {
@@ -546,22 +548,23 @@ mod tests {
         }
         begun.recv_timeout(LONG).unwrap();
         jobs.iter().for_each(|(_, bell, _)| bell.stop());
-        jobs.iter().for_each(|(_, _, go_on)| {
-            let _ = go_on.send(Next::End);
+        jobs.iter().for_each(|(_, _, resume_tx)| {
+            let _ = resume_tx.send(Next::End);
         });
     }
 
     #[test]
     fn a_ring_during_a_step_and_a_timeout_lead_to_further_steps() {
-        let (crew, bell, (told, woken)) = (Crew::new(2), Arc::new(Bell::default()), channel());
-        let (rung, go_on) = channel();
+        let (job_pool, bell, (told, woken)) =
+            (JobPool::new(2), Arc::new(Bell::default()), channel());
+        let (rung, resume_tx) = channel();
         let mut steps = 0;
         let step = move |reason| {
             told.send(reason).unwrap();
             steps += 1;
             match steps {
                 1 => {
-                    let () = go_on.recv_timeout(LONG).unwrap();
+                    let () = resume_tx.recv_timeout(LONG).unwrap();
                     Next::Rung
                 }
                 2 => Next::Within(Duration::from_millis(1)),
@@ -569,7 +572,7 @@ mod tests {
                 _ => Next::Rung,
             }
         };
-        let _job = crew.start("job", Urgency::Prompt, &bell, || {}, step).unwrap();
+        let _job = job_pool.start("job", JobPriority::High, &bell, || {}, step).unwrap();
         assert_eq!(woken.recv_timeout(LONG), Ok(Woken::Rung));
         bell.ring();
         rung.send(()).unwrap();
@@ -582,15 +585,15 @@ mod tests {
 
     #[test]
     fn a_step_that_is_due_before_the_one_that_a_thread_sleeps_for_is_taken_in_time() {
-        let (crew, bells) = (Crew::new(2), [(); 2].map(|()| Arc::new(Bell::default())));
+        let (job_pool, bells) = (JobPool::new(2), [(); 2].map(|()| Arc::new(Bell::default())));
         let (told, woken) = channel();
         let rests = |_| Next::Within(LONG);
-        let _late = crew.start("late", Urgency::Patient, &bells[0], || {}, rests).unwrap();
+        let _late = job_pool.start("late", JobPriority::Low, &bells[0], || {}, rests).unwrap();
         let step = move |reason| {
             told.send(reason).unwrap();
             if reason == Woken::Rung { Next::Within(Duration::from_millis(1)) } else { Next::Rung }
         };
-        let _soon = crew.start("soon", Urgency::Prompt, &bells[1], || {}, step).unwrap();
+        let _soon = job_pool.start("soon", JobPriority::High, &bells[1], || {}, step).unwrap();
         for _ in 0..50 {
             assert_eq!(woken.recv_timeout(LONG / 2), Ok(Woken::Rung));
             assert_eq!(woken.recv_timeout(LONG / 2), Ok(Woken::TimedOut));
@@ -601,11 +604,11 @@ mod tests {
 
     #[test]
     fn a_panic_ends_the_job_and_calls_its_alarm() {
-        let (crew, (told, alarm)) = (Crew::new(1), channel());
+        let (job_pool, (told, alarm)) = (JobPool::new(1), channel());
         let bell = Arc::new(Bell::default());
-        let job = crew.start(
+        let job = job_pool.start(
             "job",
-            Urgency::Prompt,
+            JobPriority::High,
             &bell,
             move || told.send(()).unwrap(),
             |_| panic!("on purpose"),
@@ -613,13 +616,13 @@ mod tests {
         assert_eq!(alarm.recv_timeout(LONG), Ok(()));
         assert!(job.unwrap().stop());
         let (told, begun) = channel();
-        let (_job, _, go_on) = held(&crew, "next", Urgency::Prompt, &told);
+        let (_job, _, resume_tx) = held(&job_pool, "next", JobPriority::High, &told);
         assert_eq!(all(&begun, 1), ["next"], "the thread goes on");
-        go_on.send(Next::Rung).unwrap();
+        resume_tx.send(Next::Rung).unwrap();
     }
 
-    /// Takes the crew's lock when it is dropped, and reports that it was.
-    struct Owned(Arc<Crew>, Arc<Bell>, Sender<()>);
+    /// Takes the job_pool's lock when it is dropped, and reports that it was.
+    struct Owned(Arc<JobPool>, Arc<Bell>, Sender<()>);
 
     impl Drop for Owned {
         fn drop(&mut self) {
@@ -632,14 +635,14 @@ mod tests {
     #[test]
     fn a_job_has_dropped_what_its_closure_owns_when_it_is_stopped() {
         for seed in 0..30 {
-            let (crew, bell) = (Crew::new(2), Arc::new(Bell::default()));
+            let (job_pool, bell) = (JobPool::new(2), Arc::new(Bell::default()));
             let (told, dropped) = channel();
-            let owned = Owned(Arc::clone(&crew), Arc::clone(&bell), told);
+            let owned = Owned(Arc::clone(&job_pool), Arc::clone(&bell), told);
             let step = move |_| {
                 let _ = &owned;
                 Next::Again
             };
-            let job = crew.start("job", Urgency::Prompt, &bell, || {}, step).unwrap();
+            let job = job_pool.start("job", JobPriority::High, &bell, || {}, step).unwrap();
             (0..seed).for_each(|_| std::thread::yield_now());
             // A thread may find this before the job is stopped.
             bell.stop();
@@ -651,22 +654,22 @@ mod tests {
 
     #[test]
     fn a_step_that_stops_its_own_job_drops_its_closure_without_the_lock() {
-        let (crew, bell) = (Crew::new(1), Arc::new(Bell::default()));
+        let (job_pool, bell) = (JobPool::new(1), Arc::new(Bell::default()));
         let (give, given) = channel::<Job>();
         let (told, dropped) = channel();
-        let owned = Owned(Arc::clone(&crew), Arc::clone(&bell), told);
+        let owned = Owned(Arc::clone(&job_pool), Arc::clone(&bell), told);
         let step = move |_| {
             let _ = &owned;
             given.recv_timeout(LONG).unwrap().stop();
             Next::Again
         };
-        give.send(crew.start("job", Urgency::Prompt, &bell, || {}, step).unwrap()).unwrap();
+        give.send(job_pool.start("job", JobPriority::High, &bell, || {}, step).unwrap()).unwrap();
         assert_eq!(dropped.recv_timeout(LONG), Ok(()));
     }
 
     #[test]
     fn a_step_may_stop_its_own_job() {
-        let (crew, bell) = (Crew::new(1), Arc::new(Bell::default()));
+        let (job_pool, bell) = (JobPool::new(1), Arc::new(Bell::default()));
         let (give, given) = channel::<Job>();
         let (told, stopped) = channel();
         let step = move |_| {
@@ -674,8 +677,8 @@ mod tests {
             told.send(job.stop()).unwrap();
             Next::Again
         };
-        give.send(crew.start("job", Urgency::Prompt, &bell, || {}, step).unwrap()).unwrap();
+        give.send(job_pool.start("job", JobPriority::High, &bell, || {}, step).unwrap()).unwrap();
         assert_eq!(stopped.recv_timeout(LONG), Ok(true));
-        drop(crew);
+        drop(job_pool);
     }
 }

@@ -1,6 +1,6 @@
 //! Suspended iterators: their state between two calls, and how it is revoked.
 //!
-//! An iterator that has begun is *seated*: it holds the memtables, run files and pinned pages of
+//! An iterator that has begun is *attached*: it holds the memtables, run files and pinned pages of
 //! one view. Its user may leave it idle for any time, so all of this can be revoked:
 //!
 //! 1. Between two calls the iterator is in a slot that other threads can access. When it is
@@ -13,8 +13,8 @@
 //!    they pinned can be evicted.
 //! 4. The heap memory of an iterator is charged, separately for the part that it keeps (its bounds,
 //!    its user's key) and the part that it releases when revoked (a cursor for each run, with two
-//!    keys). The latter is limited for all iterators together to a [`SEATED_PART`] of the budget
-//!    and to [`SEATED_BYTES_MAX`]. Beyond the limit, iterators that took no step since the limit
+//!    keys). The latter is limited for all iterators together to a [`ATTACHED_PART`] of the budget
+//!    and to [`ATTACHED_BYTES_MAX`]. Beyond the limit, iterators that took no step since the limit
 //!    was last reached are revoked. An iterator whose cursors cannot be charged releases them at
 //!    the end of each call.
 //!
@@ -43,94 +43,94 @@ use plimsoll_memory::budget::account::{Account, Charge};
 use plimsoll_memory::budget::{Budget, Kind, OutOfBudget, Reclaim};
 use plimsoll_memory::pool::Pool;
 
+use crate::index::iter::kept_cursors::{Keep, KeptCursors};
+use crate::index::iter::resting_key::KeyRoom;
 use crate::index::sources::view::View;
-use crate::index::walk::kept_cursors::{Keep, KeptCursors};
-use crate::index::walk::resting_key::KeyRoom;
 use crate::types::error::Result;
 use crate::types::lock::lock;
 
-/// Divisor: the cursors of all seated iterators together may take this part of the budget before
+/// Divisor: the cursors of all attached iterators together may take this part of the budget before
 /// idle iterators are revoked.
-const SEATED_PART: u64 = 32;
+const ATTACHED_PART: u64 = 32;
 
 /// An absolute limit in addition, because the allocator returns hardly any of the cursors' memory
 /// to the system, while their charge is released at once: up to this much may be held beyond the
 /// budget.
-const SEATED_BYTES_MAX: u64 = 4 << 20;
+const ATTACHED_BYTES_MAX: u64 = 4 << 20;
 
 /// Memory of an iterator's entry in the list.
 const LISTED_BYTES: usize = 64;
 
 /// An iterator that can release its sources and re-seek.
-pub(crate) trait Walk: Send {
+pub(crate) trait Detachable: Send {
     /// Releases all state except its position. Returns the view that it held, if any.
-    fn get_up(&mut self) -> Option<Arc<View>>;
+    fn detach(&mut self) -> Option<Arc<View>>;
 
-    /// Seats the iterator in `view`, after its last result, to which `key` belongs. Does nothing if
-    /// it is seated.
-    fn sit_down(&mut self, view: &Arc<View>, key: &[u8]) -> Result<()>;
+    /// Iterators the iterator in `view`, after its last result, to which `key` belongs. Does
+    /// nothing if it is attached.
+    fn attach(&mut self, view: &Arc<View>, key: &[u8]) -> Result<()>;
 
-    fn is_seated(&self) -> bool;
+    fn is_attached(&self) -> bool;
 
-    /// Heap size of the state that [`Walk::get_up`] releases.
-    fn seated_bytes(&self) -> usize;
+    /// Heap size of the state that [`Detachable::detach`] releases.
+    fn attached_bytes(&self) -> usize;
 
     /// Heap size of the state that it keeps.
     fn kept_bytes(&self) -> usize;
 }
 
 /// An iterator's slot, which other threads can access.
-struct Slot<W>(Mutex<Sitting<W>>);
+struct Slot<W>(Mutex<SlotState<W>>);
 
-struct Sitting<W> {
-    walk: W,
-    /// The exchange number before it was seated.
-    sat_at: u64,
+struct SlotState<W> {
+    iter: W,
+    /// The exchange number before it was attached.
+    attached_at: u64,
     /// Whether it took a step since idle iterators were last examined.
     stepped: bool,
     /// The charge for the state that it releases when revoked.
-    seated: Charge,
+    attached: Charge,
 }
 
-impl<W: Walk> Sitting<W> {
-    fn get_up(&mut self) -> Option<Arc<View>> {
-        let view = self.walk.get_up();
+impl<W: Detachable> SlotState<W> {
+    fn detach(&mut self) -> Option<Arc<View>> {
+        let view = self.iter.detach();
         // Reducing a charge never fails.
-        let _ = self.seated.set(0);
+        let _ = self.attached.set(0);
         view
     }
 }
 
 /// The idle iterators that are revoked.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Which {
+enum Victims {
     All,
     /// Iterators that took no step since the last examination.
-    Left,
+    Unused,
 }
 
 /// A slot of an iterator of any type.
 trait Revocable: Send + Sync {
     /// Revokes the iterator if it is idle. Returns the view that it held.
-    fn revoke(&self, which: Which) -> Option<Arc<View>>;
+    fn revoke(&self, which: Victims) -> Option<Arc<View>>;
 }
 
-impl<W: Walk> Revocable for Slot<W> {
-    fn revoke(&self, which: Which) -> Option<Arc<View>> {
+impl<W: Detachable> Revocable for Slot<W> {
+    fn revoke(&self, which: Victims) -> Option<Arc<View>> {
         match self.0.try_lock() {
             Ok(mut held) => {
                 let stepped = std::mem::take(&mut held.stepped);
-                if which == Which::Left && stepped { None } else { held.get_up() }
+                if which == Victims::Unused && stepped { None } else { held.detach() }
             }
             // A call panicked in the middle.
-            Err(TryLockError::Poisoned(held)) => held.into_inner().get_up(),
+            Err(TryLockError::Poisoned(held)) => held.into_inner().detach(),
             Err(TryLockError::WouldBlock) => None,
         }
     }
 }
 
 /// The iterators of an index.
-pub(crate) struct Seats {
+pub(crate) struct Iterators {
     origin: Origin,
     slots: Mutex<Slots>,
     /// The number of the last exchange of the view.
@@ -138,12 +138,12 @@ pub(crate) struct Seats {
     pool: Arc<Pool>,
     budget: Budget,
     key_room: KeyRoom,
-    /// Cursors for visits, which have no seats.
+    /// Cursors for visits, which have no iterators.
     keep: Keep,
     /// The account of the state that iterators keep.
     kept: Arc<Account>,
     /// The account of the state that they release when revoked.
-    seated: Arc<Account>,
+    attached: Arc<Account>,
     /// Views of iterators that were revoked to free memory. Dropping a view may remove files, which
     /// must not happen under the locks of the thread that needed memory.
     left: Mutex<Vec<Arc<View>>>,
@@ -155,7 +155,7 @@ struct Slots {
     by_number: BTreeMap<u64, Weak<dyn Revocable>>,
 }
 
-impl Seats {
+impl Iterators {
     pub(crate) fn new(budget: &Budget, pool: &Arc<Pool>) -> Result<Arc<Self>, OutOfBudget> {
         Ok(Arc::new(Self {
             origin: Origin::here(),
@@ -165,8 +165,8 @@ impl Seats {
             budget: budget.clone(),
             key_room: KeyRoom::new(budget),
             keep: Keep::default(),
-            kept: Account::new(budget, Kind::Walks)?,
-            seated: Account::new(budget, Kind::Walks)?,
+            kept: Account::new(budget, Kind::Iterators)?,
+            attached: Account::new(budget, Kind::Iterators)?,
             left: Mutex::default(),
         }))
     }
@@ -191,20 +191,20 @@ impl Seats {
         self.kept.charge()
     }
 
-    /// The initial charge for an iterator that is not seated yet.
-    pub(crate) fn charge_for(&self, walk: &impl Walk) -> Result<Charge, OutOfBudget> {
+    /// The initial charge for an iterator that is not attached yet.
+    pub(crate) fn charge_for(&self, iter: &impl Detachable) -> Result<Charge, OutOfBudget> {
         let mut charge = self.kept.charge();
-        charge.set((walk.kept_bytes() + LISTED_BYTES) as u64)?;
+        charge.set((iter.kept_bytes() + LISTED_BYTES) as u64)?;
         Ok(charge)
     }
 
-    /// Call after an iterator was seated and charged: revokes others if all together exceed the
+    /// Call after an iterator was attached and charged: revokes others if all together exceed the
     /// limit.
-    fn limit_seated(&self) {
-        if self.seated.charged_bytes()
-            > (self.budget.limit_bytes() / SEATED_PART).min(SEATED_BYTES_MAX)
+    fn revoke_excess(&self) {
+        if self.attached.charged_bytes()
+            > (self.budget.limit_bytes() / ATTACHED_PART).min(ATTACHED_BYTES_MAX)
         {
-            drop(self.revoke_idle(Which::Left));
+            drop(self.revoke_idle(Victims::Unused));
         }
     }
 
@@ -218,11 +218,11 @@ impl Seats {
         // SeqCst: ordered before the visit, and seen by a call that ends after it.
         self.exchange.fetch_add(1, Ordering::SeqCst);
         let left = std::mem::take(&mut *lock(&self.left));
-        drop((self.revoke_idle(Which::All), left));
+        drop((self.revoke_idle(Victims::All), left));
     }
 
     /// Revokes idle iterators. Returns the views that they held.
-    fn revoke_idle(&self, which: Which) -> Vec<Arc<View>> {
+    fn revoke_idle(&self, which: Victims) -> Vec<Arc<View>> {
         // Outside the list's lock, because releasing an iterator's state may take a while.
         let slots: Vec<_> =
             lock(&self.slots).by_number.values().filter_map(Weak::upgrade).collect();
@@ -230,9 +230,9 @@ impl Seats {
     }
 }
 
-impl Reclaim for Seats {
+impl Reclaim for Iterators {
     fn reclaim(&self, chunks: usize) -> usize {
-        let mut views = self.revoke_idle(Which::All);
+        let mut views = self.revoke_idle(Victims::All);
         if views.is_empty() {
             return 0;
         }
@@ -242,56 +242,61 @@ impl Reclaim for Seats {
     }
 }
 
-impl fmt::Debug for Seats {
+impl fmt::Debug for Iterators {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Seats({} walks)", lock(&self.slots).by_number.len())
+        write!(f, "Iterators({} iters)", lock(&self.slots).by_number.len())
     }
 }
 
-/// The owner's handle of a walk.
-pub(crate) struct Seat<W: Walk + 'static> {
+/// The owner's handle of an iterator.
+pub(crate) struct IteratorHandle<W: Detachable + 'static> {
     slot: Arc<Slot<W>>,
-    seats: Arc<Seats>,
+    iterators: Arc<Iterators>,
     number: u64,
     /// The charge for the state that the iterator and its user keep.
     kept: Charge,
     /// Bytes that the iterator keeps since its last step.
-    walk_bytes: u64,
+    iter_bytes: u64,
 }
 
-impl<W: Walk + 'static> Seat<W> {
-    /// A seat for an iterator that is not seated yet. `kept` covers the state that it keeps
-    /// ([`Seats::charge_for`]).
-    pub(crate) fn new(seats: &Arc<Seats>, walk: W, kept: Charge) -> Self {
-        let walk_bytes = (walk.kept_bytes() + LISTED_BYTES) as u64;
-        let sitting = Sitting { walk, sat_at: 0, stepped: false, seated: seats.seated.charge() };
-        let slot = Arc::new(Slot(Mutex::new(sitting)));
+impl<W: Detachable + 'static> IteratorHandle<W> {
+    /// A handle for an iterator that is not attached yet. `kept` covers the state that it keeps
+    /// ([`Iterators::charge_for`]).
+    pub(crate) fn new(iterators: &Arc<Iterators>, iter: W, kept: Charge) -> Self {
+        let iter_bytes = (iter.kept_bytes() + LISTED_BYTES) as u64;
+        let slot_state = SlotState {
+            iter,
+            attached_at: 0,
+            stepped: false,
+            attached: iterators.attached.charge(),
+        };
+        let slot = Arc::new(Slot(Mutex::new(slot_state)));
         let known: Arc<dyn Revocable> = Arc::clone(&slot) as _;
-        let mut slots = lock(&seats.slots);
+        let mut slots = lock(&iterators.slots);
         let number = slots.next;
         slots.next += 1;
         slots.by_number.insert(number, Arc::downgrade(&known));
         drop(slots);
-        Self { slot, seats: Arc::clone(seats), number, kept, walk_bytes }
+        Self { slot, iterators: Arc::clone(iterators), number, kept, iter_bytes }
     }
 
     /// Charges the bytes that the iterator keeps since its last step, and `bytes` that its user
     /// holds to continue it. After a refusal, the call can be repeated.
     pub(crate) fn charge_user(&mut self, bytes: usize) -> Result<(), OutOfBudget> {
-        let bytes = self.walk_bytes + bytes as u64;
+        let bytes = self.iter_bytes + bytes as u64;
         if bytes == self.kept.bytes() { Ok(()) } else { self.kept.set(bytes) }
     }
 
     /// The charged bytes, and the bytes that the iterator keeps.
     #[cfg(feature = "testing")]
     pub(crate) fn charges(&self) -> (u64, u64) {
-        (self.kept.bytes(), self.walk_bytes)
+        (self.kept.bytes(), self.iter_bytes)
     }
 
-    /// Runs `step` with the iterator seated, in its current view or else in the one that `view`
+    /// Runs `step` with the iterator attached, in its current view or else in the one that `view`
     /// returns. `key` is the key that the last step left there. Each step must be followed by
-    /// [`Seat::charge_user`], which charges the memory that the iterator keeps then; the step
-    /// itself cannot be refused once it has moved.
+    /// [`IteratorHandle::charge_user`], which charges the memory that the iterator keeps then; the
+    /// step itself cannot be refused once it has moved.
     pub(crate) fn step<T>(
         &mut self,
         key: &mut Vec<u8>,
@@ -301,59 +306,61 @@ impl<W: Walk + 'static> Seat<W> {
         let mut held = self.slot.0.lock().unwrap_or_else(|poisoned| {
             // A call panicked in the middle. The iterator's position is consistent.
             let mut held = poisoned.into_inner();
-            drop(held.get_up());
+            drop(held.detach());
             held
         });
-        let sitting = &mut *held;
-        if !sitting.walk.is_seated() {
+        let slot_state = &mut *held;
+        if !slot_state.iter.is_attached() {
             // Before the view is taken, so that an exchange in between is detected below.
-            sitting.sat_at = self.seats.exchange_number();
-            sitting.walk.sit_down(&view(), key)?;
+            slot_state.attached_at = self.iterators.exchange_number();
+            slot_state.iter.attach(&view(), key)?;
         }
-        let sat_at = sitting.sat_at;
-        let done = step(&mut sitting.walk, key);
-        sitting.stepped = true;
-        let (seated, kept) = (
-            sitting.walk.seated_bytes() as u64,
-            sitting.walk.kept_bytes() as u64 + LISTED_BYTES as u64,
+        let attached_at = slot_state.attached_at;
+        let done = step(&mut slot_state.iter, key);
+        slot_state.stepped = true;
+        let (attached, kept) = (
+            slot_state.iter.attached_bytes() as u64,
+            slot_state.iter.kept_bytes() as u64 + LISTED_BYTES as u64,
         );
-        let more = seated > sitting.seated.bytes();
-        let refused = if seated != sitting.seated.bytes() && sitting.seated.set(seated).is_err() {
-            sitting.get_up()
+        let more = attached > slot_state.attached.bytes();
+        let refused = if attached != slot_state.attached.bytes()
+            && slot_state.attached.set(attached).is_err()
+        {
+            slot_state.detach()
         } else {
             None
         };
         drop(held);
         drop(refused);
-        if sat_at != self.seats.exchange_number() {
-            drop(self.slot.revoke(Which::All));
+        if attached_at != self.iterators.exchange_number() {
+            drop(self.slot.revoke(Victims::All));
         }
         if more {
-            self.seats.limit_seated();
+            self.iterators.revoke_excess();
         }
-        self.walk_bytes = kept;
+        self.iter_bytes = kept;
         done
     }
 }
 
-impl<W: Walk + 'static> Drop for Seat<W> {
+impl<W: Detachable + 'static> Drop for IteratorHandle<W> {
     fn drop(&mut self) {
-        if self.seats.origin.is_foreign() {
+        if self.iterators.origin.is_foreign() {
             // In a forked child, leak the slot and its state: a thread that the child does not have
             // may hold the locks.
-            std::mem::forget((Arc::clone(&self.slot), Arc::clone(&self.seats)));
+            std::mem::forget((Arc::clone(&self.slot), Arc::clone(&self.iterators)));
             return;
         }
         // Drop the view here rather than in a visit that may hold the slot's last reference: see
-        // `Seats::left`.
-        drop(self.slot.revoke(Which::All));
-        lock(&self.seats.slots).by_number.remove(&self.number);
+        // `Iterators::left`.
+        drop(self.slot.revoke(Victims::All));
+        lock(&self.iterators.slots).by_number.remove(&self.number);
     }
 }
 
-impl<W: Walk> fmt::Debug for Seat<W> {
+impl<W: Detachable> fmt::Debug for IteratorHandle<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Seat({})", self.number)
+        write!(f, "IteratorHandle({})", self.number)
     }
 }
 
@@ -363,24 +370,24 @@ mod tests {
 
     use super::*;
 
-    /// An iterator of 8 KiB that is seated from the start and never seated again.
-    struct Born(bool);
+    /// An iterator of 8 KiB that is attached from the start and never attached again.
+    struct AttachedOnce(bool);
 
-    impl Walk for Born {
-        fn get_up(&mut self) -> Option<Arc<View>> {
+    impl Detachable for AttachedOnce {
+        fn detach(&mut self) -> Option<Arc<View>> {
             self.0 = false;
             None
         }
 
-        fn sit_down(&mut self, _: &Arc<View>, _: &[u8]) -> Result<()> {
-            unreachable!("it is never seated again")
+        fn attach(&mut self, _: &Arc<View>, _: &[u8]) -> Result<()> {
+            unreachable!("it is never attached again")
         }
 
-        fn is_seated(&self) -> bool {
+        fn is_attached(&self) -> bool {
             self.0
         }
 
-        fn seated_bytes(&self) -> usize {
+        fn attached_bytes(&self) -> usize {
             if self.0 { 8 << 10 } else { 0 }
         }
 
@@ -390,25 +397,25 @@ mod tests {
     }
 
     #[test]
-    fn seated_iterators_stay_below_the_limit_under_any_budget() {
+    fn attached_iterators_stay_below_the_limit_under_any_budget() {
         for (budget_bytes, most) in
-            [(16 << 20, (16 << 20) / SEATED_PART), (1 << 30, SEATED_BYTES_MAX)]
+            [(16 << 20, (16 << 20) / ATTACHED_PART), (1 << 30, ATTACHED_BYTES_MAX)]
         {
             let budget = Budget::new(budget_bytes, Backing::Mapped).unwrap();
-            let seats = Seats::new(&budget, &Pool::new(&budget, 1 << 20).unwrap()).unwrap();
-            let mut walks = Vec::new();
+            let iterators = Iterators::new(&budget, &Pool::new(&budget, 1 << 20).unwrap()).unwrap();
+            let mut iters = Vec::new();
             let mut highest = 0;
             for _ in 0..2000 {
-                let walk = Born(true);
-                let charge = seats.charge_for(&walk).unwrap();
-                walks.push(Seat::new(&seats, walk, charge));
-                let step = |_: &mut Born, _: &mut Vec<u8>| Ok(());
-                walks
+                let iter = AttachedOnce(true);
+                let charge = iterators.charge_for(&iter).unwrap();
+                iters.push(IteratorHandle::new(&iterators, iter, charge));
+                let step = |_: &mut AttachedOnce, _: &mut Vec<u8>| Ok(());
+                iters
                     .last_mut()
                     .unwrap()
-                    .step(&mut Vec::new(), || unreachable!("it sits"), step)
+                    .step(&mut Vec::new(), || unreachable!("it is attached"), step)
                     .unwrap();
-                highest = highest.max(seats.seated.charged_bytes());
+                highest = highest.max(iterators.attached.charged_bytes());
             }
             // Iterators that took a step since the last examination may stay until the next one.
             assert!((most / 2..=most + (16 << 10)).contains(&highest), "{highest} of {most}");

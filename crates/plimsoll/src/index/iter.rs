@@ -1,13 +1,13 @@
 //! Iterators over the index: the keys of one snapshot ([`visible`]), and all versions
-//! ([`versions`]). `seat` defines when they release their sources and how they continue.
+//! ([`versions`]). `handle` defines when they release their sources and how they continue.
 
+pub(crate) mod attached;
 pub(crate) mod bounds;
 pub(crate) mod estimate;
+pub(crate) mod handle;
 pub(crate) mod kept_cursors;
 pub(crate) mod passed;
 pub(crate) mod resting_key;
-pub(crate) mod seat;
-pub(crate) mod seated;
 pub(crate) mod versions;
 pub(crate) mod visible;
 
@@ -17,12 +17,12 @@ use std::sync::Arc;
 #[cfg(test)]
 use plimsoll_log::glsn::Glsn;
 
+use crate::index::iter::handle::Detachable;
+#[cfg(test)]
+use crate::index::iter::versions::Versions;
+use crate::index::iter::visible::Visible;
 use crate::index::sources::merge::Direction;
 use crate::index::sources::view::View;
-use crate::index::walk::seat::Walk;
-#[cfg(test)]
-use crate::index::walk::versions::Versions;
-use crate::index::walk::visible::Visible;
 use crate::types::as_of::AsOf;
 use crate::types::error::Result;
 use crate::types::index_key::KeptKey;
@@ -41,13 +41,13 @@ impl View {
         at: AsOf<'_>,
         direction: Direction,
     ) -> Result<Visible> {
-        let mut walk = Visible::new(
+        let mut iter = Visible::new(
             (lower.map(KeptKey::from_slice), upper.map(KeptKey::from_slice)),
             at,
             direction,
         );
-        walk.sit_down(self, &[])?;
-        Ok(walk)
+        iter.attach(self, &[])?;
+        Ok(iter)
     }
 
     #[cfg(test)]
@@ -60,12 +60,12 @@ impl View {
         after: Glsn,
         upto: Glsn,
     ) -> Result<Versions> {
-        let mut walk = Versions::new(
+        let mut iter = Versions::new(
             (lower.map(KeptKey::from_slice), upper.map(KeptKey::from_slice)),
             after,
             upto,
         );
-        walk.sit_down(self, &[])?;
-        Ok(walk)
+        iter.attach(self, &[])?;
+        Ok(iter)
     }
 }

@@ -1,4 +1,4 @@
-//! The command line of the commands that bring data into a store: `import` and `load`.
+//! The command line of the commands that import data into a store: `import` and `load`.
 
 use std::path::PathBuf;
 

@@ -76,7 +76,7 @@ impl KeptCursors {
     }
 
     /// Takes a merge back. It releases its sources.
-    pub(crate) fn take_back(&mut self, mut merge: Merge) {
+    pub(crate) fn put_back(&mut self, mut merge: Merge) {
         merge.end(&self.nothing);
         self.merge = merge;
     }
@@ -118,7 +118,7 @@ mod tests {
 
     fn account() -> (Budget, Arc<Account>) {
         let budget = Budget::new(1 << 20, Backing::Heap).unwrap();
-        let account = Account::new(&budget, Kind::Walks).unwrap();
+        let account = Account::new(&budget, Kind::Iterators).unwrap();
         (budget, account)
     }
 
@@ -135,7 +135,7 @@ mod tests {
             merge.add(Cursor::memtable(&memtable), Glsn::MAX);
             merge.add_run(&tables, Glsn::MAX);
             assert_eq!((Arc::strong_count(&memtable), Arc::strong_count(&tables)), (2, 2));
-            cursors.take_back(merge);
+            cursors.put_back(merge);
             assert_eq!((Arc::strong_count(&memtable), Arc::strong_count(&tables)), (1, 1));
             cursors.cover(1000 + cursors.heap_bytes()).unwrap();
             keep.keep(cursors);

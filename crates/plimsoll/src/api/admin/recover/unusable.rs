@@ -8,7 +8,7 @@ use plimsoll_log::glsn::Glsn;
 
 /// Parts that attempts have shown to be unusable although they can be read.
 #[derive(Default)]
-pub(crate) struct Doubts {
+pub(crate) struct Unusable {
     /// Commits that cannot be replayed.
     pub(crate) unusable: BTreeSet<Glsn>,
     /// Pages of blob files that are not the pages that were written last.
@@ -17,9 +17,9 @@ pub(crate) struct Doubts {
     pub(crate) index: bool,
 }
 
-impl Doubts {
+impl Unusable {
     /// Adds commits; returns whether one of them is new.
-    pub(crate) fn learn(&mut self, commits: BTreeSet<Glsn>) -> bool {
+    pub(crate) fn add(&mut self, commits: BTreeSet<Glsn>) -> bool {
         let known = self.unusable.len();
         self.unusable.extend(commits);
         self.unusable.len() > known

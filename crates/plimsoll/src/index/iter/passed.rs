@@ -3,8 +3,8 @@
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::index::gaps::list::behind;
-use crate::index::gaps::{Gaps, LOOK_AFTER, PUBLISH_EACH};
+use crate::index::gaps::list::successor;
+use crate::index::gaps::{Gaps, LOOKUP_AFTER, PUBLISH_EACH};
 use crate::index::sources::merge::Direction;
 
 /// The interval without live keys that an iterator has passed since its last result.
@@ -49,10 +49,10 @@ impl Passed {
             _ => {}
         }
         let publishes = self.dead.is_multiple_of(PUBLISH_EACH);
-        if self.dead != LOOK_AFTER && !publishes && !asks {
+        if self.dead != LOOKUP_AFTER && !publishes && !asks {
             return None;
         }
-        let (upto, from) = (behind(key), key);
+        let (upto, from) = (successor(key), key);
         if publishes {
             let edge = std::mem::take(&mut self.edge);
             match direction {

@@ -60,7 +60,7 @@ pub(super) enum Place {
     At,
     /// Past its key, which was returned or skipped.
     Past,
-    Behind,
+    Done,
 }
 
 /// The rest of an iterator's range.
@@ -72,7 +72,7 @@ pub(super) fn rest_of<'a>(
 ) -> KeyRange<'a> {
     let (lower, upper) = (bounds.lower(), bounds.upper());
     let end = match place {
-        Place::Before | Place::Behind => return (lower, upper),
+        Place::Before | Place::Done => return (lower, upper),
         Place::At => Bound::Included(key),
         Place::Past => Bound::Excluded(key),
     };

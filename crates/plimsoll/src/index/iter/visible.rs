@@ -7,18 +7,18 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::OutOfBudget;
 
 use crate::borders::{Border, hit};
-use crate::index::gaps::list::behind;
+use crate::index::gaps::list::successor;
 use crate::index::gaps::{PUBLISH_EACH, PUBLISH_FROM};
+use crate::index::iter::attached::{ATTACHED, Attached, STEPS_MAX, merge_of};
+use crate::index::iter::bounds::{Bounds, Place, rest_of};
+use crate::index::iter::handle::Detachable;
+use crate::index::iter::kept_cursors::KeptCursors;
+use crate::index::iter::passed::Passed;
 use crate::index::sources::merge::{Cursor, Direction, Merge};
 use crate::index::sources::source::{Run, Source};
 use crate::index::sources::view::{
     KeyRange, OwnRange, View, beyond, in_front, seek_lower, seek_upper, tables_in,
 };
-use crate::index::walk::bounds::{Bounds, Place, rest_of};
-use crate::index::walk::kept_cursors::KeptCursors;
-use crate::index::walk::passed::Passed;
-use crate::index::walk::seat::Walk;
-use crate::index::walk::seated::{SITS, STEPS_MAX, Sat, merge_of};
 use crate::types::as_of::AsOf;
 use crate::types::error::Result;
 use crate::types::version::{Stored, Version};
@@ -27,15 +27,15 @@ use crate::types::version::{Stored, Version};
 /// examined, and passes it to each step.
 #[derive(Debug)]
 pub(crate) struct Visible {
-    sat: Option<Sat>,
-    /// The cursors that it is seated with, and keeps when it is revoked.
+    attached: Option<Attached>,
+    /// The cursors that it is attached with, and keeps when it is revoked.
     kept: Option<Box<KeptCursors>>,
     bounds: Bounds,
     at: Glsn,
     /// The time by which it judges whether a value has expired.
     micros: u64,
     /// Whether it has passed a value that had expired.
-    has_missed: bool,
+    has_passed_expired: bool,
     direction: Direction,
     place: Place,
     /// For a backward scan: the passed version that may be the result.
@@ -63,22 +63,22 @@ impl Held {
     }
 }
 
-impl Walk for Visible {
-    fn get_up(&mut self) -> Option<Arc<View>> {
-        let Sat { merge, view, .. } = self.sat.take()?;
+impl Detachable for Visible {
+    fn detach(&mut self) -> Option<Arc<View>> {
+        let Attached { merge, view, .. } = self.attached.take()?;
         if let Some(kept) = &mut self.kept {
-            kept.take_back(merge);
+            kept.put_back(merge);
         }
         Some(view)
     }
 
-    fn sit_down(&mut self, view: &Arc<View>, key: &[u8]) -> Result<()> {
-        if self.sat.is_none() {
+    fn attach(&mut self, view: &Arc<View>, key: &[u8]) -> Result<()> {
+        if self.attached.is_none() {
             if let Bound::Included(key) | Bound::Excluded(key) = self.bounds.lower() {
                 view.check_readable(key, self.at)?;
             }
             if matches!(self.place, Place::At | Place::Past) {
-                hit(Border::WalkResumed);
+                hit(Border::IteratorReattached);
             }
             let mut merge = self.kept.as_mut().map_or_else(Merge::default, |kept| kept.lend());
             merge.begin(self.direction);
@@ -88,18 +88,18 @@ impl Walk for Visible {
                 rest_of(&self.bounds, self.place, self.direction, key),
                 self.at,
             );
-            self.sat = Some(Sat::new(view, merge));
-            hit(Border::WalkSat);
+            self.attached = Some(Attached::new(view, merge));
+            hit(Border::IteratorAttached);
         }
         Ok(())
     }
 
-    fn is_seated(&self) -> bool {
-        self.sat.is_some()
+    fn is_attached(&self) -> bool {
+        self.attached.is_some()
     }
 
-    fn seated_bytes(&self) -> usize {
-        self.sat.as_ref().map_or(0, Sat::heap_bytes)
+    fn attached_bytes(&self) -> usize {
+        self.attached.as_ref().map_or(0, Attached::heap_bytes)
     }
 
     fn kept_bytes(&self) -> usize {
@@ -113,16 +113,16 @@ impl Walk for Visible {
 }
 
 impl Visible {
-    /// An iterator that is not seated yet.
+    /// An iterator that is not attached yet.
     pub(crate) fn new(range: OwnRange, at: AsOf<'_>, direction: Direction) -> Self {
         let (held, passed) = (Held::default(), Passed::default());
         Self {
-            sat: None,
+            attached: None,
             kept: None,
             bounds: Bounds::new(range),
             at: at.glsn,
             micros: at.micros(),
-            has_missed: false,
+            has_passed_expired: false,
             direction,
             place: Place::Before,
             held,
@@ -131,8 +131,8 @@ impl Visible {
     }
 
     /// Whether it has passed a value that had expired.
-    pub(crate) fn has_missed(&self) -> bool {
-        self.has_missed
+    pub(crate) fn has_passed_expired(&self) -> bool {
+        self.has_passed_expired
     }
 
     /// Its range. The bound at which it began is exact only until its first step.
@@ -155,17 +155,17 @@ impl Visible {
 
     /// Releases the sources and returns the kept cursors.
     pub(crate) fn take_kept(&mut self) -> Option<Box<KeptCursors>> {
-        drop(self.get_up());
+        drop(self.detach());
         self.kept.take()
     }
 
-    /// The view that it is seated in.
+    /// The view that it is attached in.
     pub(crate) fn view(&self) -> Weak<View> {
-        self.sat.as_ref().map_or_else(Weak::new, |sat| Arc::downgrade(&sat.view))
+        self.attached.as_ref().map_or_else(Weak::new, |attached| Arc::downgrade(&attached.view))
     }
 
     /// The next key's version, borrowed until the next call. `key` receives the key and must hold
-    /// the key that the last call left there. The iterator must be seated.
+    /// the key that the last call left there. The iterator must be attached.
     pub(crate) fn next<'a>(&'a mut self, key: &'a mut Vec<u8>) -> Result<Option<Version<'a>>> {
         Ok(if self.step(key)? { self.current(key) } else { None })
     }
@@ -173,7 +173,7 @@ impl Visible {
     /// Moves to the next key like [`Visible::next`]; false at the end. [`Visible::inline_value`]
     /// and [`Visible::current`] return what is there.
     pub(crate) fn step(&mut self, key: &mut Vec<u8>) -> Result<bool> {
-        if self.place == Place::Behind {
+        if self.place == Place::Done {
             return Ok(false);
         }
         self.passed.clear();
@@ -191,10 +191,10 @@ impl Visible {
                 self.place = Place::Past;
                 self.bounds.pass(self.direction);
             }
-            Ok(false) => self.place = Place::Behind,
+            Ok(false) => self.place = Place::Done,
             Err(_) => {
-                if let Some(sat) = &mut self.sat {
-                    sat.is_placed = false;
+                if let Some(attached) = &mut self.attached {
+                    attached.is_placed = false;
                 }
             }
         }
@@ -206,7 +206,7 @@ impl Visible {
     #[inline]
     pub(crate) fn inline_value(&self) -> Option<&[u8]> {
         match self.direction {
-            Direction::Forward => self.sat.as_ref()?.merge.top_inline_value(),
+            Direction::Forward => self.attached.as_ref()?.merge.top_inline_value(),
             Direction::Backward => self.held.stored().inline_value(),
         }
     }
@@ -214,7 +214,7 @@ impl Visible {
     /// The version of the key that [`Visible::step`] moved to.
     pub(crate) fn current<'a>(&'a self, key: &'a [u8]) -> Option<Version<'a>> {
         match self.direction {
-            Direction::Forward => self.sat.as_ref()?.merge.top(),
+            Direction::Forward => self.attached.as_ref()?.merge.top(),
             Direction::Backward => {
                 Some(Version { key, glsn: self.held.glsn, stored: self.held.stored() })
             }
@@ -224,7 +224,7 @@ impl Visible {
     /// Continues at `to` (forward) or directly before it (backward). The caller knows that no key
     /// in between is wanted. `key` receives `to`.
     pub(crate) fn skip(&mut self, key: &mut Vec<u8>, to: &[u8]) {
-        if self.place == Place::Behind {
+        if self.place == Place::Done {
             return;
         }
         key.clear();
@@ -234,28 +234,28 @@ impl Visible {
             Direction::Backward => Place::Past,
         };
         self.bounds.pass(self.direction);
-        if let Some(sat) = &mut self.sat {
-            sat.is_placed = false;
+        if let Some(attached) = &mut self.attached {
+            attached.is_placed = false;
         }
     }
 
     /// Publishes the interval that was passed before `key` was found; `None`: up to the end of the
     /// range.
     fn publish_gap(&self, key: Option<&Vec<u8>>) {
-        let gaps = &self.sat.as_ref().expect(SITS).view.gaps;
+        let gaps = &self.attached.as_ref().expect(ATTACHED).view.gaps;
         let (at, Passed { dead, edge, .. }) = (self.at, &self.passed);
         let dead = dead % PUBLISH_EACH;
         match (self.direction, key) {
             (Direction::Forward, Some(key)) => gaps.publish(edge, key, at, dead),
-            (Direction::Backward, Some(key)) => gaps.publish(&behind(key), edge, at, dead),
+            (Direction::Backward, Some(key)) => gaps.publish(&successor(key), edge, at, dead),
             (Direction::Forward, None) => match self.bounds.upper() {
                 Bound::Excluded(end) => gaps.publish(edge, end, at, dead),
-                Bound::Included(last) => gaps.publish(edge, &behind(last), at, dead),
+                Bound::Included(last) => gaps.publish(edge, &successor(last), at, dead),
                 Bound::Unbounded => {}
             },
             (Direction::Backward, None) => match self.bounds.lower() {
                 Bound::Included(first) => gaps.publish(first, edge, at, dead),
-                Bound::Excluded(before) => gaps.publish(&behind(before), edge, at, dead),
+                Bound::Excluded(before) => gaps.publish(&successor(before), edge, at, dead),
                 Bound::Unbounded => {}
             },
         }
@@ -263,26 +263,26 @@ impl Visible {
 
     /// Moves the merge to where the iterator continues. Returns whether it was there already.
     fn was_placed(&mut self, key: &[u8]) -> Result<bool> {
-        if self.sat.as_ref().expect(SITS).is_placed {
+        if self.attached.as_ref().expect(ATTACHED).is_placed {
             return Ok(true);
         }
-        let sat = self.sat.as_mut().expect(SITS);
+        let attached = self.attached.as_mut().expect(ATTACHED);
         let range = rest_of(&self.bounds, self.place, self.direction, key);
         match self.direction {
-            Direction::Forward => seek_lower(&mut sat.merge, range.0)?,
-            Direction::Backward => seek_upper(&mut sat.merge, range.1)?,
+            Direction::Forward => seek_lower(&mut attached.merge, range.0)?,
+            Direction::Backward => seek_upper(&mut attached.merge, range.1)?,
         }
-        sat.is_placed = true;
+        attached.is_placed = true;
         Ok(false)
     }
 
     /// Moves to the next key's visible version; false at the end.
     fn find_forward(&mut self, key: &mut Vec<u8>) -> Result<bool> {
         if self.was_placed(key)? {
-            self.pass_key_forward(key)?;
+            self.skip_key_forward(key)?;
         }
         loop {
-            let Some(version) = merge_of(&mut self.sat).top_head() else { return Ok(false) };
+            let Some(version) = merge_of(&mut self.attached).top_head() else { return Ok(false) };
             if beyond(version.key, self.bounds.upper()) {
                 return Ok(false);
             }
@@ -293,43 +293,43 @@ impl Visible {
             self.place = Place::At;
             if glsn > self.at {
                 // Moves to the wanted version of the key, or to the next key if there is none.
-                self.pass_younger(key)?;
+                self.skip_younger(key)?;
             } else {
-                let sat = self.sat.as_mut().expect(SITS);
-                let is_in_range = glsn < sat.deleted_at(key, self.at);
+                let attached = self.attached.as_mut().expect(ATTACHED);
+                let is_in_range = glsn < attached.deleted_at(key, self.at);
                 if !is_deleted && !is_in_range {
                     if !has_expired {
                         return Ok(true);
                     }
                     // Earlier readers of the same commit may see it, so it ends a gap.
                     self.passed.clear();
-                    self.has_missed = true;
-                    self.pass_key_forward(key)?;
+                    self.has_passed_expired = true;
+                    self.skip_key_forward(key)?;
                     continue;
                 }
-                let asks = is_in_range && sat.enters_range();
-                let gaps = &sat.view.gaps;
+                let asks = is_in_range && attached.enters_range();
+                let gaps = &attached.view.gaps;
                 let skip = self.passed.step_over(key, gaps, self.direction, self.at, asks);
                 if let Some(to) = skip {
-                    sat.merge.skip_to(&to, Glsn::MAX)?;
+                    attached.merge.skip_to(&to, Glsn::MAX)?;
                     continue;
                 }
                 if is_in_range {
-                    sat.leave_range(Direction::Forward)?;
-                    if sat.merge.top_key() != Some(key) {
+                    attached.skip_range(Direction::Forward)?;
+                    if attached.merge.top_key() != Some(key) {
                         continue;
                     }
                 }
-                self.pass_key_forward(key)?;
+                self.skip_key_forward(key)?;
             }
         }
     }
 
     /// Skips the remaining versions of `key`.
-    fn pass_key_forward(&mut self, key: &[u8]) -> Result<()> {
-        let merge = merge_of(&mut self.sat);
+    fn skip_key_forward(&mut self, key: &[u8]) -> Result<()> {
+        let merge = merge_of(&mut self.attached);
         for _ in 0..STEPS_MAX {
-            if merge.pass_version(key)? {
+            if merge.skip_version(key)? {
                 return Ok(());
             }
         }
@@ -337,8 +337,8 @@ impl Visible {
     }
 
     /// Skips the versions of `key` that are too young.
-    fn pass_younger(&mut self, key: &[u8]) -> Result<()> {
-        let merge = merge_of(&mut self.sat);
+    fn skip_younger(&mut self, key: &[u8]) -> Result<()> {
+        let merge = merge_of(&mut self.attached);
         for _ in 0..STEPS_MAX {
             merge.advance()?;
             if merge.top_head().is_none_or(|version| version.glsn <= self.at || version.key != key)
@@ -354,7 +354,7 @@ impl Visible {
     fn find_backward(&mut self, key: &mut Vec<u8>) -> Result<bool> {
         self.was_placed(key)?;
         loop {
-            let Some(version) = merge_of(&mut self.sat).top() else { return Ok(false) };
+            let Some(version) = merge_of(&mut self.attached).top() else { return Ok(false) };
             if in_front(version.key, self.bounds.lower()) {
                 return Ok(false);
             }
@@ -364,24 +364,24 @@ impl Visible {
             if !self.hold_newest(key)? {
                 continue;
             }
-            let sat = self.sat.as_mut().expect(SITS);
-            let is_in_range = self.held.glsn < sat.deleted_at(key, self.at);
+            let attached = self.attached.as_mut().expect(ATTACHED);
+            let is_in_range = self.held.glsn < attached.deleted_at(key, self.at);
             if !is_in_range && self.held.stored() != Stored::Deleted {
                 if self.held.stored().is_live(self.micros) {
                     return Ok(true);
                 }
                 // Earlier readers of the same commit may see it, so it ends a gap.
                 self.passed.clear();
-                self.has_missed = true;
+                self.has_passed_expired = true;
                 continue;
             }
-            let asks = is_in_range && sat.enters_range();
-            let gaps = &sat.view.gaps;
+            let asks = is_in_range && attached.enters_range();
+            let gaps = &attached.view.gaps;
             let skip = self.passed.step_over(key, gaps, self.direction, self.at, asks);
             if let Some(to) = skip {
-                sat.merge.seek_before(&to, Glsn::MAX)?;
+                attached.merge.seek_before(&to, Glsn::MAX)?;
             } else if is_in_range {
-                sat.leave_range(Direction::Backward)?;
+                attached.skip_range(Direction::Backward)?;
             }
         }
     }
@@ -389,7 +389,7 @@ impl Visible {
     /// Skips all versions of `key`, oldest first, and holds the newest that is not too young.
     /// Returns whether there is one.
     fn hold_newest(&mut self, key: &[u8]) -> Result<bool> {
-        let (at, held, merge) = (self.at, &mut self.held, merge_of(&mut self.sat));
+        let (at, held, merge) = (self.at, &mut self.held, merge_of(&mut self.attached));
         let mut any = false;
         for _ in 0..STEPS_MAX {
             let Some(version) = merge.top().filter(|version| version.key == key) else {

@@ -20,12 +20,12 @@ use crate::types::error::{Error, Result};
 
 /// An operation fails after the first time without any memory being freed or a flush in progress,
 /// and in any case after the second.
-const PATIENCE: wait_queue::Patience =
-    wait_queue::Patience { idle: Duration::from_secs(1), longest: Duration::from_secs(30) };
+const WAIT_LIMITS: wait_queue::WaitLimits =
+    wait_queue::WaitLimits { idle: Duration::from_secs(1), longest: Duration::from_secs(30) };
 
 /// For a store without background threads, in which no other thread could free memory.
-const NO_PATIENCE: wait_queue::Patience =
-    wait_queue::Patience { idle: Duration::ZERO, longest: Duration::ZERO };
+const NO_WAIT: wait_queue::WaitLimits =
+    wait_queue::WaitLimits { idle: Duration::ZERO, longest: Duration::ZERO };
 
 /// Sizes of a write set's first memory; most sets hold one small write. Larger sets take pieces of
 /// the second size, then chunks.
@@ -38,7 +38,7 @@ pub(crate) struct Context {
 }
 
 /// Memory for writers, and the queues in which they wait for it.
-pub(crate) struct Patience {
+pub(crate) struct WriterMemory {
     budget: Budget,
     /// One for each size in [`PIECES_BYTES`].
     small: Arc<[Pieces]>,
@@ -47,15 +47,15 @@ pub(crate) struct Patience {
     context: Context,
 }
 
-impl Patience {
+impl WriterMemory {
     /// Writers wait only if `background` is set.
     pub(crate) fn new(budget: &Budget, context: Context, background: bool) -> Self {
-        let patience = if background { PATIENCE } else { NO_PATIENCE };
+        let limits = if background { WAIT_LIMITS } else { NO_WAIT };
         Self {
             budget: budget.clone(),
             small: PIECES_BYTES.map(|bytes| Pieces::new(budget, Kind::WriteSet, bytes)).into(),
-            puts: WaitQueue::new(budget, patience),
-            commits: WaitQueue::new(budget, patience),
+            puts: WaitQueue::new(budget, limits),
+            commits: WaitQueue::new(budget, limits),
             context,
         }
     }
@@ -77,13 +77,13 @@ impl Patience {
         needs_memory: bool,
         attempt: impl FnMut() -> Result<T>,
     ) -> Result<T> {
-        let order = if needs_memory { Order::Behind } else { Order::Ahead };
+        let order = if needs_memory { Order::Last } else { Order::First };
         self.puts.attempt(order, is_refusal, &self.context, attempt)
     }
 
     /// The same for a commit, which usually needs no more memory.
     pub(crate) fn in_commit<T>(&self, attempt: impl FnMut() -> Result<T>) -> Result<T> {
-        self.commits.attempt(Order::Ahead, is_refusal, &self.context, attempt)
+        self.commits.attempt(Order::First, is_refusal, &self.context, attempt)
     }
 }
 
@@ -91,7 +91,7 @@ impl Relief for Context {
     /// Closes the active memtable so that its flush frees memory, unless a commit is in progress.
     fn ask(&self) -> bool {
         self.sequencer
-            .try_at_applied(|applied| self.index.memtables.close_if_none_waits(applied))
+            .try_between_commits(|applied| self.index.memtables.close_if_none_waits(applied))
             .is_some()
     }
 
@@ -104,8 +104,8 @@ fn is_refusal(error: &Error) -> bool {
     matches!(error, Error::OutOfBudget(_))
 }
 
-impl fmt::Debug for Patience {
+impl fmt::Debug for WriterMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Patience({:?} puts, {:?} commits)", self.puts, self.commits)
+        write!(f, "WriterMemory({:?} puts, {:?} commits)", self.puts, self.commits)
     }
 }
