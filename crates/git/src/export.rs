@@ -45,8 +45,8 @@ pub struct ExportCounts {
     pub branches: LeftOut<String>,
 }
 
-/// An export of all branches of a store to a Git repository. Dropping it loses nothing: the next
-/// export continues.
+/// An export of all branches of a store to a Git repository. Dropping it is safe: the next export
+/// continues after the last objects that [`Export::flush`] has added.
 ///
 /// Commits that [`WholeImport`](crate::WholeImport) imported get the ids that they had. A commit
 /// that was made in the store becomes a commit of the contents of keyspace `default`, where keys
@@ -167,6 +167,15 @@ impl<'a> Export<'a> {
     /// The counts so far.
     pub fn counts(&self) -> &ExportCounts {
         &self.counts
+    }
+
+    /// Adds the objects that were written so far to the repository, where no branch leads to them
+    /// yet. Happens from time to time anyway.
+    ///
+    /// # Errors
+    /// Errors of git.
+    pub fn flush(&mut self) -> Result<()> {
+        self.to.flush()
     }
 
     /// Moves the branches and tags of the repository to the exported commits. Returns the counts.

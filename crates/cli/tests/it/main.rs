@@ -49,3 +49,4 @@ mod together;
 mod undo;
 mod upkeep;
 mod watch;
+mod whole_repository;

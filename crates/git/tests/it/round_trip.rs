@@ -483,7 +483,12 @@ fn interrupted_import_continues() {
         for _ in 0..steps {
             assert!(export.next_commit().unwrap());
         }
+        if steps == 9 {
+            export.flush().unwrap();
+        }
     }
+    let left = Export::open(&db, Path::new(&copy)).unwrap().count_commits();
+    assert_eq!(left, repository.ask(&["rev-list", "--count", "--all"]).parse::<u64>().unwrap() - 9);
     db.close().unwrap();
     export(&store, &copy);
     // HEAD of a repository that an earlier export made stays.
