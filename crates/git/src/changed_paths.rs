@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use plimsoll::{Changes, Commit};
 
-use crate::compare::parse;
+use crate::compare::{SLASHES_MAX, parse};
 use crate::derive::{Change, Content, EntryChange, Source};
 use crate::destination::Destination;
 use crate::error::{Error, Result};
@@ -153,7 +153,9 @@ fn is_path(path: &[u8]) -> bool {
             && ![&b"."[..], b".."].contains(&name)
             && !name.eq_ignore_ascii_case(b".git")
     };
-    path.len() < plimsoll::MAX_KEY_BYTES && path.split(|&byte| byte == b'/').all(is_name)
+    let slashes = path.iter().filter(|&&byte| byte == b'/').count();
+    let fits = path.len() < plimsoll::MAX_KEY_BYTES && slashes <= SLASHES_MAX;
+    fits && path.split(|&byte| byte == b'/').all(is_name)
 }
 
 /// Writes a value as a blob; returns its id.

@@ -13,6 +13,10 @@ use crate::tree::{Entry, Mode, Tree};
 /// Maximum length of a path. The key of a directory has one byte more.
 const PATH_BYTES_MAX: usize = MAX_KEY_BYTES - 1;
 
+/// Maximum number of slashes in a path. Deeper directories are kept whole, because trees are
+/// compared by recursion.
+pub(crate) const SLASHES_MAX: usize = 400;
+
 /// A file, symbolic link or submodule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Leaf {
@@ -44,6 +48,9 @@ pub(crate) trait Differences {
 
 /// Maximum length of the names in the regular form of the tree of a directory.
 pub(crate) fn name_bytes_max(path: &[u8]) -> usize {
+    if path.iter().filter(|&&byte| byte == b'/').count() >= SLASHES_MAX {
+        return 0;
+    }
     let slash = usize::from(!path.is_empty());
     PATH_BYTES_MAX.saturating_sub(path.len() + slash)
 }

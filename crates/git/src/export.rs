@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::Read;
+use std::path::Path;
 
 use plimsoll::{Commit, CommitId, Db, Glsn};
 use serde_json::Value;
@@ -15,13 +15,13 @@ use crate::counts::LeftOut;
 use crate::derive::Derivation;
 use crate::destination::Destination;
 use crate::error::{Error, Result};
+use crate::marks::Marks;
 use crate::object::{Format, Kind};
 use crate::object_id::ObjectId;
 use crate::objects::missing;
-use crate::process::{Git, Input};
 use crate::records::{self, OBJECTS, whole_object};
 use crate::refs;
-use crate::repository::git_dir;
+use crate::target::{Planned, Points, Target};
 use crate::whole::tree_of;
 
 /// Larger objects that are kept whole are streamed.
@@ -45,8 +45,8 @@ pub struct ExportCounts {
     pub branches: LeftOut<String>,
 }
 
-/// An export of all branches of a store to a Git repository. Dropping it loses nothing: the next
-/// export continues.
+/// An export of all branches of a store to a Git repository. Dropping it is safe: the next export
+/// continues after the last objects that [`Export::flush`] has added.
 ///
 /// Commits that [`WholeImport`](crate::WholeImport) imported get the ids that they had. A commit
 /// that was made in the store becomes a commit of the contents of keyspace `default`, where keys
@@ -74,23 +74,6 @@ pub struct Export<'a> {
     /// The ids of some commits.
     known: HashMap<CommitId, ObjectId>,
     counts: ExportCounts,
-}
-
-/// A ref that is written at the end.
-#[derive(Debug)]
-struct Planned {
-    name: String,
-    to: Points,
-}
-
-#[derive(Debug)]
-enum Points {
-    /// To a commit of the store.
-    Commit(CommitId),
-    /// To a recorded object.
-    Object(ObjectId),
-    /// To another ref.
-    Ref(String),
 }
 
 impl fmt::Debug for Export<'_> {
@@ -167,6 +150,15 @@ impl<'a> Export<'a> {
     /// The counts so far.
     pub fn counts(&self) -> &ExportCounts {
         &self.counts
+    }
+
+    /// Adds the objects that were written so far to the repository, where no branch leads to them
+    /// yet. Happens from time to time anyway.
+    ///
+    /// # Errors
+    /// Errors of git.
+    pub fn flush(&mut self) -> Result<()> {
+        self.to.flush()
     }
 
     /// Moves the branches and tags of the repository to the exported commits. Returns the counts.
@@ -482,244 +474,4 @@ fn unknown(commit: &CommitId) -> Error {
         "commit {commit} is not in the log, so the history cannot be exported; only a store that \
          retains its whole log can be exported"
     ))
-}
-
-/// A set of entries of the log: one bit each.
-#[derive(Debug, Default)]
-struct Marks(Vec<u64>);
-
-impl Marks {
-    fn has(&self, glsn: u64) -> bool {
-        self.0.get((glsn / 64) as usize).is_some_and(|bits| bits & 1 << (glsn % 64) != 0)
-    }
-
-    fn set(&mut self, glsn: u64) {
-        let at = (glsn / 64) as usize;
-        if at >= self.0.len() {
-            self.0.resize(at + 1, 0);
-        }
-        self.0[at] |= 1 << (glsn % 64);
-    }
-
-    fn clear(&mut self, glsn: u64) {
-        if let Some(bits) = self.0.get_mut((glsn / 64) as usize) {
-            *bits &= !(1 << (glsn % 64));
-        }
-    }
-
-    fn end(&self) -> u64 {
-        self.0.len() as u64 * 64
-    }
-
-    fn count(&self) -> u64 {
-        self.0.iter().map(|bits| u64::from(bits.count_ones())).sum()
-    }
-
-    fn first_from(&self, from: u64) -> Option<u64> {
-        let start = (from / 64) as usize;
-        for (at, bits) in self.0.iter().enumerate().skip(start) {
-            let bits = if at == start { bits & (u64::MAX << (from % 64)) } else { *bits };
-            if bits != 0 {
-                return Some(at as u64 * 64 + u64::from(bits.trailing_zeros()));
-            }
-        }
-        None
-    }
-
-    fn last_before(&self, end: u64) -> Option<u64> {
-        let last = end.checked_sub(1)?;
-        let start = (last / 64) as usize;
-        for at in (0..self.0.len().min(start + 1)).rev() {
-            let bits = self.0[at];
-            let bits = if at == start { bits & (u64::MAX >> (63 - last % 64)) } else { bits };
-            if bits != 0 {
-                return Some(at as u64 * 64 + 63 - u64::from(bits.leading_zeros()));
-            }
-        }
-        None
-    }
-}
-
-/// The repository that is exported to.
-#[derive(Debug)]
-struct Target {
-    path: PathBuf,
-    git: Git,
-    /// For temporary files.
-    folder: PathBuf,
-    format: Format,
-    /// Whether the export made it.
-    is_new: bool,
-    /// What a new repository's HEAD names.
-    head: Option<Points>,
-}
-
-impl Target {
-    fn open(path: &Path, format: Option<Format>) -> Result<Self> {
-        let refused = |why: &str| Error::Destination { path: path.to_owned(), why: why.to_owned() };
-        if path.exists() && !path.is_dir() {
-            return Err(refused("it is not a folder; give a Git repository or a new folder"));
-        }
-        let is_empty = match std::fs::read_dir(path) {
-            Ok(mut entries) => entries.next().is_none(),
-            Err(_) => true,
-        };
-        let is_new = is_empty;
-        if is_empty {
-            let format = format.unwrap_or(Format::Sha1);
-            let object_format = format!("--object-format={}", format.name());
-            let text = path.to_str().ok_or_else(|| refused("the path is not UTF-8"))?;
-            let made = Git::anywhere().ask(&[
-                "init",
-                "--quiet",
-                "--bare",
-                "--initial-branch=main",
-                &object_format,
-                "--",
-                text,
-            ])?;
-            if !made.succeeded() {
-                return Err(made.error("make a repository"));
-            }
-        }
-        let folder = git_dir(path)?;
-        let same = |one: &Path, other: &Path| {
-            one.canonicalize().ok().zip(other.canonicalize().ok()).is_some_and(|(a, b)| a == b)
-        };
-        if !same(&folder, path) && !path.join(".git").exists() {
-            return Err(refused(
-                "it is no Git repository; give a repository, or a folder that is new or empty",
-            ));
-        }
-        let git = Git::in_repository(&folder).raw();
-        let answer = git.ask(&["rev-parse", "--show-object-format"])?;
-        let found = match answer.line() {
-            b"sha256" => Format::Sha256,
-            _ => Format::Sha1,
-        };
-        if format.is_some_and(|format| format != found) {
-            return Err(refused(
-                "it has ids of another kind (SHA-1 or SHA-256) than the imported repository",
-            ));
-        }
-        let folder = git.ask(&["rev-parse", "--path-format=absolute", "--git-path", "objects"])?;
-        if !folder.succeeded() {
-            return Err(folder.error("find the objects"));
-        }
-        let folder = folder.path();
-        Ok(Self { path: path.to_owned(), git, folder, format: found, is_new, head: None })
-    }
-
-    /// Whether a ref can have a name.
-    fn accepts(&self, name: &str) -> Result<bool> {
-        Ok(self.git.ask(&["check-ref-format", name])?.succeeded())
-    }
-
-    /// Creates and moves refs; returns their number.
-    fn update(&self, planned: &[Planned], is_forced: bool) -> Result<u64> {
-        let old = refs::all(&self.git)?;
-        let old: HashMap<&str, _> = old.iter().map(|old| (&*old.name, old)).collect();
-        let checked_out = self.checked_out()?;
-        let mut updates = String::new();
-        let mut count = 0;
-        for Planned { name, to } in planned {
-            let Points::Object(id) = to else { continue };
-            let before = old.get(&**name).map(|old| &old.id);
-            if before == Some(id) {
-                continue;
-            }
-            if checked_out.as_ref() == Some(name) {
-                let why = format!(
-                    "{name} is checked out there; check out another branch, or export to a bare \
-                     repository"
-                );
-                return Err(Error::Destination { path: self.path.clone(), why });
-            }
-            if let Some(before) = before
-                && !is_forced
-            {
-                let arguments = ["merge-base", "--is-ancestor", before.as_str(), id.as_str()];
-                if !self.git.ask(&arguments)?.succeeded() {
-                    return Err(Error::Diverged { path: self.path.clone(), name: name.clone() });
-                }
-            }
-            let zero = "0".repeat(id.as_str().len());
-            let before = before.map_or(&*zero, |before| before.as_str());
-            updates += &format!("update {name} {id} {before}\n");
-            count += 1;
-        }
-        self.apply(&updates)?;
-        for Planned { name, to } in planned {
-            let Points::Ref(target) = to else { continue };
-            if old.get(&**name).and_then(|old| old.symref.as_ref()) != Some(target) {
-                self.ask(&["symbolic-ref", name, target], "set a symbolic ref")?;
-                count += 1;
-            }
-        }
-        match self.head.as_ref().filter(|_| self.is_new) {
-            Some(Points::Ref(name)) => self.ask(&["symbolic-ref", "HEAD", name], "set HEAD")?,
-            Some(Points::Object(id)) => {
-                self.ask(&["update-ref", "--no-deref", "HEAD", id.as_str()], "set HEAD")?;
-            }
-            _ => {}
-        }
-        Ok(count)
-    }
-
-    fn ask(&self, arguments: &[&str], doing: &str) -> Result<()> {
-        let answer = self.git.ask(arguments)?;
-        if answer.succeeded() { Ok(()) } else { Err(answer.error(doing)) }
-    }
-
-    /// The branch that is checked out in the working tree of an older repository.
-    fn checked_out(&self) -> Result<Option<String>> {
-        if self.is_new || self.git.ask(&["config", "core.bare"])?.line() == b"true" {
-            return Ok(None);
-        }
-        let head = self.git.ask(&["symbolic-ref", "--quiet", "HEAD"])?;
-        let name = String::from_utf8_lossy(head.line()).into_owned();
-        Ok(Some(name).filter(|name| !name.is_empty()))
-    }
-
-    fn apply(&self, updates: &str) -> Result<()> {
-        if updates.is_empty() {
-            return Ok(());
-        }
-        let mut process = self.git.start(&["update-ref", "--stdin"], Input::Ours)?;
-        let (mut input, mut output) = (process.take_input(), process.take_output());
-        // If the process has ended, its exit code reports it.
-        let _ = input.write_all(updates.as_bytes());
-        drop(input);
-        let _ = output.read_to_end(&mut Vec::new());
-        process.finish()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn marks_are_found_in_both_directions() {
-        let mut marks = Marks::default();
-        assert_eq!((marks.first_from(0), marks.last_before(marks.end())), (None, None));
-        let all = [1, 63, 64, 127, 128, 1000];
-        all.iter().for_each(|&glsn| marks.set(glsn));
-        let (mut up, mut next) = (Vec::new(), 0);
-        while let Some(glsn) = marks.first_from(next) {
-            up.push(glsn);
-            next = glsn + 1;
-        }
-        assert_eq!(up, all);
-        let (mut down, mut next) = (Vec::new(), marks.end());
-        while let Some(glsn) = marks.last_before(next) {
-            down.push(glsn);
-            next = glsn;
-        }
-        down.reverse();
-        assert_eq!(down, all);
-        marks.clear(64);
-        assert_eq!((marks.count(), marks.has(64), marks.has(63)), (5, false, true));
-        assert_eq!((marks.first_from(64), marks.last_before(127)), (Some(127), Some(63)));
-    }
 }

@@ -50,6 +50,7 @@ mod error;
 mod export;
 mod feed;
 mod import;
+mod marks;
 pub mod moments;
 mod object;
 mod object_id;
@@ -59,6 +60,7 @@ mod process;
 mod records;
 mod refs;
 mod repository;
+mod target;
 mod tree;
 mod whole;
 

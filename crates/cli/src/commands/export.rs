@@ -51,6 +51,7 @@ fn export(
     while export.next_commit()? {
         progress.set(export.counts().commits);
         if interrupt.was_received() {
+            export.flush()?;
             return Ok(None);
         }
     }

@@ -50,3 +50,4 @@ mod together;
 mod undo;
 mod upkeep;
 mod watch;
+mod whole_repository;

@@ -266,6 +266,17 @@ fn trees_of_all_forms_return() {
     for _ in 0..25 {
         deep = repository.write("tree", &tree_of(&[("40000", &[b'n'; 200], &deep)]));
     }
+    // More directories than a stack has room for.
+    let mut steep = only.clone();
+    for level in 0..1500 {
+        let mode = if level == 0 { "100644" } else { "40000" };
+        steep = repository.write("tree", &tree_of(&[(mode, b"s", &steep)]));
+        if [399, 400, 401, 402, 1499].contains(&level) {
+            let root = [("100644", &b"a"[..], &*one), ("40000", b"s", &steep)];
+            let root = repository.write("tree", &tree_of(&root));
+            commit_tree(&repository, &root);
+        }
+    }
     let long = [b'n'; 5000];
     let entries = [("100644", &b"a"[..], &*one), ("100644", &long, &two), ("40000", b"z", &deep)];
     for entries in [&entries[..], &entries[..1], &entries[..2], &entries[2..]] {
@@ -483,7 +494,12 @@ fn interrupted_import_continues() {
         for _ in 0..steps {
             assert!(export.next_commit().unwrap());
         }
+        if steps == 9 {
+            export.flush().unwrap();
+        }
     }
+    let left = Export::open(&db, Path::new(&copy)).unwrap().count_commits();
+    assert_eq!(left, repository.ask(&["rev-list", "--count", "--all"]).parse::<u64>().unwrap() - 9);
     db.close().unwrap();
     export(&store, &copy);
     // HEAD of a repository that an earlier export made stays.
