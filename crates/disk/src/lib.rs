@@ -6,8 +6,8 @@
 //! [`fork`]), memory of the system ([`machine`], [`room`]), its processors ([`processors`]), time
 //! ([`clock`]), threads ([`thread`], [`worker`], [`crew`]) and their fair lock ([`fair_lock`]),
 //! other programs ([`command`]), randomness ([`random`]), the one checksum ([`checksum`]) and the
-//! encoding of integers ([`codec`]). The crates above never call the operating system themselves; this lets one seed
-//! replay a whole run.
+//! encoding of integers ([`codec`]). The crates above never call the operating system themselves;
+//! this lets one seed replay a whole run.
 
 #[doc(hidden)]
 pub mod borders;
