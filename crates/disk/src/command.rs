@@ -1,4 +1,4 @@
-//! Programs that this process starts and exchanges bytes with, and the variables of its environment.
+//! Programs that this process starts and exchanges bytes with, and variables of its environment.
 
 use std::io;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};

@@ -7,8 +7,7 @@
 //! ([`clock`]), threads ([`thread`], [`worker`], [`job_pool`]) and their fair lock ([`fair_lock`]),
 //! other programs ([`command`]), randomness ([`random`]), the one checksum ([`checksum`]) and the
 //! encoding of integers ([`codec`]). The crates above never call the operating system themselves;
-//! this lets one seed
-//! replay a whole run.
+//! this lets one seed replay a whole run.
 
 #[doc(hidden)]
 pub mod borders;

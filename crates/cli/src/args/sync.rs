@@ -21,8 +21,8 @@ machine: ssh://[USER@]HOST[:PORT]/PATH, or [USER@]HOST:PATH with a path from the
 one runs `ssh HOST plimsoll sync-server PATH`. PLIMSOLL_SSH names another program than ssh, and \
 PLIMSOLL_SYNC_SERVER another command than `plimsoll sync-server`. exec:COMMAND runs any command \
 that serves a store on its standard input and output, split at spaces, without a shell; only if \
-PLIMSOLL_ALLOW_EXEC is 1, because such an address can do whatever you can. A path with a `:` before \
-its first `/` must begin with ./.
+PLIMSOLL_ALLOW_EXEC is 1, because such an address can do whatever you can. A path with a `:` \
+before its first `/` must begin with ./.
 
 The other store must be writable, because the ids of its commits are kept there. It may be open in \
 other processes that share it; --wait also waits for it. A folder takes 32 MiB of memory, beside \

@@ -158,7 +158,7 @@ fn quoted(word: &str) -> String {
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
 /// assert_eq!(plimsoll::absolute_address("/srv/hub")?, "/srv/hub");
-/// assert_eq!(plimsoll::absolute_address("ssh://ada@example.org/hub")?, "ssh://ada@example.org/hub");
+/// assert_eq!(plimsoll::absolute_address("ssh://ada@host/hub")?, "ssh://ada@host/hub");
 /// assert!(plimsoll::absolute_address("hub")?.ends_with("/hub"));
 /// # Ok(())
 /// # }

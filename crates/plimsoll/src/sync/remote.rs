@@ -73,9 +73,10 @@ impl Db {
             Ok(_) => return Err(InvalidInput::CloneTarget { path: dest.to_owned() }.into()),
             Err(error) => return Err(error.into()),
         }
+        // The first request: a server that cannot open its store says so here.
+        let keyspaces = other.keyspaces()?;
         let db = Self::open(dest, options.create(true))?;
         db.add_remote(ORIGIN, address)?;
-        let keyspaces = other.keyspaces()?;
         for info in &keyspaces {
             db.set_compression(&db.keyspace(&info.name)?, info.compression)?;
         }
@@ -98,10 +99,11 @@ impl Db {
     /// Stores the address of another store under a name, which replaces an earlier address. The
     /// other store is not opened. `name` has the limits of a branch name, no `/`, and is not
     /// `incoming`. `address` is one of these:
-    /// - the path of a folder, without a `:` before its first `/`; or `file://` and an absolute path;
+    /// - the path of a folder, without a `:` before its first `/`; or `file://` and an absolute
+    ///   path;
     /// - `ssh://[USER@]HOST[:PORT]/PATH` or `[USER@]HOST:PATH`, which runs `ssh HOST plimsoll
-    ///   sync-server PATH`. The environment variable `PLIMSOLL_SSH` names another program than `ssh`,
-    ///   and `PLIMSOLL_SYNC_SERVER` another command than `plimsoll sync-server`;
+    ///   sync-server PATH`. The environment variable `PLIMSOLL_SSH` names another program than
+    ///   `ssh`, and `PLIMSOLL_SYNC_SERVER` another command than `plimsoll sync-server`;
     /// - `exec:COMMAND`, which runs a command, split at spaces and without a shell, that serves a
     ///   store on its standard input and output. Such an address can do whatever this process can,
     ///   so it is used only if the environment variable `PLIMSOLL_ALLOW_EXEC` is `1`.
@@ -181,7 +183,8 @@ impl Db {
     /// As [`Db::push_forced_to`], to the store at the other end of a connection.
     ///
     /// # Errors
-    /// As for [`Db::push_forced_to`]; [`Error::Remote`](crate::Error::Remote) if the connection fails.
+    /// As for [`Db::push_forced_to`]; [`Error::Remote`](crate::Error::Remote) if the connection
+    /// fails.
     pub fn push_forced_over(&self, connection: &mut SyncConnection, branch: &str) -> Result<Moved> {
         self.push_if(connection, branch, true)
     }

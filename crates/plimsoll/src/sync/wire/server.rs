@@ -331,4 +331,45 @@ mod tests {
         assert_eq!(&answer, b"answer");
         assert_eq!(input.begin(), Ok(false));
     }
+    #[test]
+    fn random_messages_cause_no_panic_and_no_change() {
+        use plimsoll_disk::random::Random;
+
+        let options = Options::new().memory_bytes(16 << 20).background(false);
+        let db = Db::in_memory(options).unwrap();
+        db.put(&db.keyspace("notes").unwrap(), "a", "1").unwrap();
+        let (tip, state) = (db.main().tip().unwrap(), db.state_hash().unwrap());
+        let mut random = Random::new(7);
+        for _ in 0..2000 {
+            let bytes = Shared::default();
+            let sender = Sender::new(Box::new(bytes.clone()), Role::Client);
+            let mut output = Output::new(Arc::new(Mutex::new(sender)));
+            for _ in 0..1 + random.below(3) {
+                let mut message = vec![random.below(8) as u8];
+                // A branch that exists, small numbers, and anything.
+                if random.below(2) == 0 {
+                    message.extend_from_slice(b"\x04main\x00");
+                }
+                for _ in 0..random.below(200) {
+                    let byte =
+                        if random.below(2) == 0 { random.below(5) } else { random.below(256) };
+                    message.push(byte as u8);
+                }
+                output.put(&message).unwrap();
+                output.end().unwrap();
+            }
+            let sent = lock(&bytes.0).clone();
+            let answers = Shared::default();
+            let sender = Sender::new(Box::new(answers), Role::Server);
+            let sender = Arc::new(Mutex::new(sender));
+            let mut server = Server {
+                store: Ok((db.clone(), false)),
+                input: Input::new(Box::new(std::io::Cursor::new(sent)), Role::Client),
+                output: Output::new(Arc::clone(&sender)),
+                sender,
+            };
+            while server.input.begin() == Ok(true) && server.answer().is_ok() {}
+        }
+        assert_eq!((db.main().tip().unwrap(), db.state_hash().unwrap()), (tip, state));
+    }
 }
