@@ -4,6 +4,7 @@
 mod allocations;
 mod appender;
 mod bigger;
+mod branch_bench;
 mod branches;
 mod cache;
 mod cgroup;
@@ -97,6 +98,8 @@ enum Command {
     RangeDeletes(range_deletes::RangeDeletes),
     /// Branches: creating them, reads on deep and wide ones, merges, writers on several
     Branches(branches::Branches),
+    /// The five workloads of BranchBench, with keys and values: workers that branch, change and query
+    BranchBench(branch_bench::BranchBench),
     /// Several processes that read and write one store: commits, reads, memory, deaths, against the
     /// peers
     Processes(processes::Processes),
@@ -151,6 +154,7 @@ fn main() -> Result<()> {
         Command::Resident(resident) => resident.run(&places),
         Command::RangeDeletes(deletes) => deletes.run(&places),
         Command::Branches(branches) => branches.run(&places),
+        Command::BranchBench(branches) => branches.run(&places),
         Command::Processes(processes) => processes.run(&places),
         Command::ProcessesWorker(worker) => worker.run(),
         Command::All(all) => all.run(&places),
