@@ -51,6 +51,7 @@ use crate::error::LogError;
 pub use crate::file_log::blobs::blob_writer::BlobWriter;
 use crate::file_log::blobs::blob_writer::Synced;
 use crate::file_log::durability::flusher::Flusher;
+pub use crate::file_log::env::TimeLead;
 use crate::file_log::env::lock;
 pub use crate::file_log::files::names::UNFINISHED;
 use crate::file_log::keep::backup::BackupFile;
@@ -381,16 +382,6 @@ impl FileLog {
             sealer.stop();
         }
         self.log.close(is_last)
-    }
-}
-
-/// See [`FileLog::allow_time_lead`].
-#[derive(Debug)]
-pub struct TimeLead<'a>(&'a AtomicBool);
-
-impl Drop for TimeLead<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
     }
 }
 

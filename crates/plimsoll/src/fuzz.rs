@@ -21,7 +21,8 @@ use crate::index::manifest::names::manifest_name;
 use crate::index::run::ends::{check_blobs, check_footer, check_header};
 use crate::index::run::guide::check_guide;
 use crate::index::run::inner::check_inner;
-use crate::index::run::leaf::{Leaf, SeekResult, Stepped, check_leaf};
+use crate::index::run::leaf::check::check_leaf;
+use crate::index::run::leaf::{Leaf, SeekResult, Stepped};
 use crate::txn::payload::{Payload, Writes};
 
 /// Bytes of a manifest's head, and of the blocks that its checksum covers

@@ -117,3 +117,13 @@ pub(crate) fn lock_folder(options: &FileLogOptions) -> Result<Box<dyn DirLock>, 
         LockError::Io(error) => error.into(),
     })
 }
+
+/// See [`FileLog::allow_time_lead`](crate::file_log::FileLog::allow_time_lead).
+#[derive(Debug)]
+pub struct TimeLead<'a>(pub(super) &'a AtomicBool);
+
+impl Drop for TimeLead<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}

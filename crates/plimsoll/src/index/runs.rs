@@ -6,7 +6,9 @@
 //! few instructions. Files are written and synced only under the job's own lock and the record's.
 
 pub(crate) mod blobs;
+pub(crate) mod change;
 pub(crate) mod check;
+mod open;
 mod range_deletions;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,14 +26,15 @@ use crate::index::env::Env;
 use crate::index::env::moment_set::MomentSet;
 use crate::index::gaps::Gaps;
 use crate::index::iter::handle::Iterators;
-use crate::index::manifest::files::{FileGuard, Files, Member, run_of};
+use crate::index::manifest::files::{Files, run_of};
 use crate::index::manifest::limits::Limits;
 use crate::index::manifest::{self, Head, Manifest, Outcome, number_after, run_infos};
 use crate::index::plan::alignment::Alignment;
 use crate::index::plan::space::Space;
 use crate::index::ranges::RangeSet;
-use crate::index::run::table::{TableId, TableInfo};
 use crate::index::runs::blobs::Blobs;
+use crate::index::runs::change::Change;
+use crate::index::runs::open::{guards, open_runs};
 pub(crate) use crate::index::runs::range_deletions::RangeRoom;
 use crate::index::runs::range_deletions::{Left, RangeMemory, left_by};
 use crate::index::sources::Sources;
@@ -67,44 +70,6 @@ pub(crate) struct Runs {
     flushed: AtomicU64,
     range_memory: RangeMemory,
 }
-
-/// A change of the set of runs.
-pub(crate) struct Change {
-    /// Runs that are no longer used, except for tables that `added` runs share.
-    pub(crate) removed: Vec<Arc<Run>>,
-    /// Runs that are added.
-    pub(crate) added: Vec<Arc<Run>>,
-    /// The current and the history runs afterwards.
-    pub(crate) runs: Vec<Arc<Run>>,
-    pub(crate) history: Vec<Arc<Run>>,
-    /// The new limits of readable GLSNs, after versions were dropped or moved.
-    pub(crate) limits: Limits,
-    /// The new checkpoint, if it changed.
-    pub(crate) checkpoint: Option<Position>,
-    /// The oldest closed source, if the change replaces it by runs.
-    pub(crate) takes_closed: Option<Closed>,
-    /// The GLSN below which the log is about to be trimmed.
-    pub(crate) log_begins: Option<Glsn>,
-}
-
-impl Change {
-    /// No change of the runs.
-    fn none(view: &View) -> Self {
-        Self {
-            removed: Vec::new(),
-            added: Vec::new(),
-            runs: view.runs.clone(),
-            history: view.history.clone(),
-            limits: Limits::default(),
-            checkpoint: None,
-            takes_closed: None,
-            log_begins: None,
-        }
-    }
-}
-
-/// Current runs, and history runs.
-type RunSets = (Vec<Arc<Run>>, Vec<Arc<Run>>);
 
 /// The replacement of the memtables: the active one and the closed ones.
 pub(crate) type Rest = (Arc<Memtable>, Vec<Closed>);
@@ -730,28 +695,4 @@ impl fmt::Debug for Runs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Runs({})", self.env.context.dir.display())
     }
-}
-
-fn guards(runs: &[Arc<Run>]) -> impl Iterator<Item = &Arc<FileGuard>> {
-    runs.iter().flat_map(|run| run.guards())
-}
-
-/// Opens the runs of a manifest. Tables that `known` already has are shared.
-fn open_runs(files: &Arc<Files>, manifest: &Manifest, known: Option<&View>) -> Result<RunSets> {
-    let members = known
-        .into_iter()
-        .flat_map(View::all_runs)
-        .flat_map(|run| (0..run.tables().len()).map(|at| run.member(at)));
-    let known: BTreeMap<TableId, Member> =
-        members.map(|member| (member.info().id, member)).collect();
-    let (mut runs, mut history) = (Vec::new(), Vec::new());
-    for run in &manifest.runs {
-        let open = |info: &TableInfo| match known.get(&info.id) {
-            Some(member) if member.info() == info => Ok(member.clone()),
-            _ => files.open(info.clone()),
-        };
-        let members = run.tables.iter().map(open).collect::<Result<_>>()?;
-        if run.history { &mut history } else { &mut runs }.push(Arc::new(Run::new(members)));
-    }
-    Ok((runs, history))
 }

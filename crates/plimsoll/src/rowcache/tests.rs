@@ -1,6 +1,9 @@
 //! Tests of the row cache against the pages: the race that would keep a stale value for ever,
 //! moments, deletions, and all of these together.
 
+mod concurrency;
+mod lent_memory;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,6 +72,12 @@ fn kept(store: &Arc<Engine>, key: &[u8]) -> Option<Vec<u8>> {
     let (key, at) = (index_key(key), AsOf::unexpiring(Glsn::MAX));
     let answer = store.reader.row_cache.handle().get(&key, at, &store.reader.budget).unwrap();
     answer.and_then(|answer| answer.noted(&key, at)).map(|(value, _)| value.to_vec())
+}
+
+/// Takes all free memory except this many bytes.
+fn take_memory(store: &Engine, left_bytes: u64) -> plimsoll_memory::budget::Lease {
+    let budget = &store.reader.budget;
+    budget.lease(plimsoll_memory::budget::Kind::Sort, budget.free_bytes() - left_bytes).unwrap()
 }
 
 /// Reads a key with no page in memory, so that a row is inserted.
@@ -425,132 +434,6 @@ fn without_rows_every_read_goes_to_the_pages() {
     assert_eq!((kept(&store, b"k"), store.reader.row_cache.stats().is_none()), (None, true));
 }
 
-/// A store with this many rows of 200 bytes, all in runs.
-fn store_of_rows(dir: &tempfile::TempDir, rows: u32) -> Arc<Engine> {
-    let store = store_in(dir, options().background(false));
-    for first in (0..rows).step_by(1000) {
-        let mut tx = Transaction::new(&store.committer);
-        (first..first + 1000)
-            .for_each(|key| tx.put(&default(&store), &key.to_be_bytes(), &[7; 200]).unwrap());
-        tx.commit().unwrap();
-    }
-    store.flush().unwrap();
-    store
-}
-
-/// Takes all free memory except this many bytes.
-fn take_memory(store: &Engine, left_bytes: u64) -> plimsoll_memory::budget::Lease {
-    let budget = &store.reader.budget;
-    budget.lease(plimsoll_memory::budget::Kind::Sort, budget.free_bytes() - left_bytes).unwrap()
-}
-
-fn get_all(store: &Arc<Engine>, rows: u32) {
-    (0..rows)
-        .for_each(|key| assert_eq!(get(store, &key.to_be_bytes()).as_deref(), Some(&[7; 200][..])));
-}
-
-#[test]
-fn resident_values_are_not_cached_twice_while_memory_is_short() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = store_of_rows(&dir, 5000);
-    let _taken = take_memory(&store, 4 << 20);
-    get_all(&store, 5000);
-    store.reader.row_cache.clear();
-    get_all(&store, 5000);
-    assert_eq!(
-        store.reader.row_cache.stats().unwrap().0.entries,
-        0,
-        "the pages answered all of them"
-    );
-}
-
-#[test]
-fn free_memory_is_lent_to_rows_of_resident_pages_and_returned() {
-    const ROWS: u32 = 50_000;
-    let dir = tempfile::tempdir().unwrap();
-    let store = store_of_rows(&dir, ROWS);
-    let stats = || store.reader.row_cache.stats().unwrap().0;
-    // The first pass detects that memory is free, the next ones insert; the fourth finds all rows.
-    (0..3).for_each(|_| get_all(&store, ROWS));
-    let filled = stats();
-    assert!(filled.entries > u64::from(ROWS) / 10 * 9, "{filled:?}");
-    assert!(
-        filled.live_bytes > store.reader.budget.limit_bytes() / share::WHOLE * share::MIN_SHARE * 2,
-        "{filled:?}"
-    );
-    assert!(store.reader.budget.free_bytes() > store.reader.budget.limit_bytes() / 8);
-    let hits = stats().hits;
-    get_all(&store, ROWS);
-    assert!(stats().hits - hits > u64::from(ROWS) / 10 * 9, "rows answer");
-    assert_eq!(store.reader.row_cache.returns()[0].0, 0, "nothing was weighed");
-    // Once other uses take the memory, rows return lent memory as reads load pages, down to their
-    // share.
-    let mut taken = Vec::new();
-    for _ in 0..3 {
-        taken.push(take_memory(&store, 1 << 20));
-        for key in (0..ROWS).step_by(50).take(700) {
-            store.maintenance.pool.clear();
-            store.reader.row_cache.clear_key(&index_key(&key.to_be_bytes()));
-            get(&store, &key.to_be_bytes());
-        }
-    }
-    let after = stats();
-    assert!(after.memory_bytes < filled.memory_bytes / 3, "{filled:?}, {after:?}");
-    assert_eq!(get(&store, &7u32.to_be_bytes()).as_deref(), Some(&[7; 200][..]));
-}
-
-#[test]
-fn the_second_resident_read_of_a_key_creates_a_row() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = store_of_rows(&dir, 5000);
-    let entries = || store.reader.row_cache.stats().unwrap().0.entries;
-    get_all(&store, 5000);
-    let once = entries();
-    get_all(&store, 5000);
-    let twice = entries();
-    assert!(once < 1000 && twice > 4500, "{once}, {twice}");
-}
-
-#[test]
-fn a_flush_keeps_rows_of_resident_pages_valid() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = store_of_rows(&dir, 5000);
-    (0..3).for_each(|_| get_all(&store, 5000));
-    // A flush completes between the load and the insertion of a value that a resident page
-    // answered.
-    let key = 17u32.to_be_bytes();
-    store.reader.row_cache.clear();
-    let stopped = Stopped::read_as_it_is(&store, &key);
-    assert!(!stopped.missed);
-    put(&store, &key, b"new");
-    store.flush().unwrap();
-    stopped.resume(&store, &key);
-    assert_eq!((kept(&store, &key), get(&store, &key)), (None, Some(b"new".to_vec())));
-    get(&store, &key);
-    assert_eq!(kept(&store, &key), Some(b"new".to_vec()), "memory is free");
-}
-
-#[test]
-fn a_store_without_reads_returns_lent_memory_in_its_upkeep() {
-    const ROWS: u32 = 50_000;
-    let dir = tempfile::tempdir().unwrap();
-    let store = store_of_rows(&dir, ROWS);
-    let (budget, stats) = (&store.reader.budget, || store.reader.row_cache.stats().unwrap().0);
-    (0..3).for_each(|_| get_all(&store, ROWS));
-    let filled = stats();
-    store.reader.index.env.context.row_cache.return_lent();
-    assert_eq!(stats().entries, filled.entries, "memory is free");
-    let _taken = take_memory(&store, 1 << 20);
-    while work_steps::step(&store).unwrap() {}
-    let after = stats();
-    let kept = budget.limit_bytes() / 8;
-    assert!(after.memory_bytes < filled.memory_bytes, "{filled:?}, {after:?}");
-    assert!(
-        budget.free_bytes() + (1 << 20) >= kept || after.memory_bytes <= (4 << 20),
-        "{after:?}"
-    );
-}
-
 #[test]
 fn a_value_is_lent_from_every_kind_of_place() {
     let dir = tempfile::tempdir().unwrap();
@@ -641,102 +524,6 @@ fn rows_shrink_with_the_budget_and_grow_again_with_it() {
     assert!(store.reader.row_cache.stats().unwrap().0.limit_bytes > 100 << 20);
     enter(&store, &7u32.to_be_bytes());
     assert_eq!(get(&store, &7u32.to_be_bytes()).as_deref(), Some(&7u32.to_le_bytes()[..]));
-}
-
-/// The writes: for each key, its commits and numbers in order.
-type Written = BTreeMap<u32, Vec<(u64, u64)>>;
-
-/// The reads: key, moment, and the number, if there was a value.
-type WasRead = Vec<(u32, u64, Option<u64>)>;
-
-const WRITERS: u32 = 2;
-const KEYS: u32 = 60;
-
-fn write(store: &Arc<Engine>, writer: u32, commits: u64) -> Written {
-    let mut random = Random::new(u64::from(writer));
-    let mut written = Written::new();
-    for number in 1..=commits {
-        // Each writer has its own keys, so no two conflict.
-        let key = random.below(u64::from(KEYS)) as u32 * WRITERS + writer;
-        let mut tx = Transaction::new(&store.committer);
-        match random.below(8) {
-            0 => tx.delete(&default(store), &key.to_be_bytes()).unwrap(),
-            _ => tx.put(&default(store), &key.to_be_bytes(), &number.to_le_bytes()).unwrap(),
-        }
-        let deleted = tx.get(&default(store), &key.to_be_bytes()).unwrap().is_none();
-        let glsn = tx.commit().unwrap();
-        written.entry(key).or_default().push((glsn.0, if deleted { 0 } else { number }));
-        if number % 40 == 0 {
-            store.flush().unwrap();
-        }
-    }
-    written
-}
-
-fn read(store: &Arc<Engine>, seed: u64, done: &AtomicBool) -> WasRead {
-    let mut random = Random::new(seed);
-    let mut was_read = WasRead::new();
-    while !done.load(Ordering::Relaxed) {
-        let newest = Snapshot::newest(store);
-        let back = random.below(60).min(newest.at().0);
-        let old = Snapshot::of(store, Moment::Glsn(newest.at() - back)).unwrap();
-        for _ in 0..4 {
-            let key = random.below(u64::from(KEYS * WRITERS)) as u32;
-            for snapshot in [&newest, &old] {
-                let value = snapshot.get(&default(store), &key.to_be_bytes()).unwrap();
-                let number = value.map(|value| u64::from_le_bytes(value[..].try_into().unwrap()));
-                was_read.push((key, snapshot.at().0, number));
-            }
-        }
-        match random.below(6) {
-            0 => store.reader.row_cache.clear(),
-            1 => work_steps::drop_caches(store),
-            _ => store.maintenance.pool.clear(),
-        }
-    }
-    was_read
-}
-
-#[test]
-fn readers_see_the_written_values_at_any_moment_under_evictions_and_flushes() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = store_in(&dir, options().durability(crate::Durability::Buffered));
-    let done = Arc::new(AtomicBool::new(false));
-    let outcomes = Arc::new(std::sync::Mutex::new((Written::new(), WasRead::new())));
-    let readers: Vec<_> = (0..3)
-        .map(|seed| {
-            let (store, done, outcomes) =
-                (Arc::clone(&store), Arc::clone(&done), Arc::clone(&outcomes));
-            spawn("read", move || {
-                let was_read = read(&store, 100 + seed, &done);
-                outcomes.lock().unwrap().1.extend(was_read);
-            })
-            .unwrap()
-        })
-        .collect();
-    let writers: Vec<_> = (0..WRITERS)
-        .map(|writer| {
-            let (store, outcomes) = (Arc::clone(&store), Arc::clone(&outcomes));
-            spawn("write", move || {
-                let written = write(&store, writer, 2000);
-                outcomes.lock().unwrap().0.extend(written);
-            })
-            .unwrap()
-        })
-        .collect();
-    writers.into_iter().for_each(|writer| writer.join().unwrap());
-    done.store(true, Ordering::Relaxed);
-    readers.into_iter().for_each(|reader| reader.join().unwrap());
-    let stats = store.reader.row_cache.stats().unwrap().0;
-    assert!(stats.hits > 100 && stats.insertions > 100, "the row cache was in use: {stats:?}");
-    let outcomes = outcomes.lock().unwrap();
-    let (written, was_read) = &*outcomes;
-    for (key, at, number) in was_read {
-        let versions = written.get(key).map_or(&[][..], Vec::as_slice);
-        let then = versions.iter().take_while(|(glsn, _)| glsn <= at).last();
-        let expected = then.map(|(_, number)| *number).filter(|number| *number > 0);
-        assert_eq!(*number, expected, "key {key} at {at}; its versions: {versions:?}");
-    }
 }
 
 /// A read has loaded a large value and is about to cache it when a flush brings a younger version

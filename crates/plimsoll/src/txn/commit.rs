@@ -15,37 +15,33 @@
 //! Invariant: versions are applied in GLSN order, and a version is visible only when its whole
 //! record is applied and readable.
 
+mod body;
+mod validation;
+
 use std::iter;
-use std::ops::Bound;
 
 use plimsoll_log::draft::{Draft, DraftEntry, Ticket};
 use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::{Glsn, StreamId};
-use plimsoll_memory::budget::{Budget, Kind};
-use plimsoll_memory::buffer::Buffer;
-use plimsoll_memory::sorted::SortedMap;
 
 use crate::borders::{Border, hit};
 use crate::index::gaps::list::Gap;
 use crate::index::memtables::reservation::{Link, Reservation};
 use crate::index::runs::RangeRoom;
-use crate::index::sources::view::View;
 use crate::read::lens::Lens;
 use crate::read::reader::Reader;
-use crate::read::span::Span;
-use crate::txn::payload::{
-    Operations, encode_expiry, encode_head, encode_operation, encode_put, encode_runs,
-};
+use crate::txn::commit::body::{Body, Part};
+use crate::txn::commit::validation::{validate, validate_on_branch};
+use crate::txn::payload::Operations;
 use crate::txn::read_set::ReadSet;
-use crate::txn::resolution::{InRecord, Resolution, Updated};
+use crate::txn::resolution::{Resolution, Updated};
 use crate::txn::sequencer::{CommitLock, CommitSequencer};
-use crate::txn::write_set::{Write, WriteSet};
+use crate::txn::write_set::WriteSet;
 use crate::txn::writer_memory::WriterMemory;
 use crate::types::as_of::Expiries;
 use crate::types::branch_key;
 use crate::types::error::{Error, Result};
-use crate::types::keyspaces::{BRANCHES, CURSORS, SIDE, SYSTEM, TAGS};
-use crate::types::version::{INLINE_BYTES, MAX_POINTER_BYTES, Stored, value_sum};
+use crate::types::keyspaces::{BRANCHES, CURSORS, SYSTEM, TAGS};
 
 /// Divisor: a commit that is too large for a record is inserted into the memtable if it takes at
 /// most this part of it. The index adopts the runs of a larger one.
@@ -386,227 +382,15 @@ impl<'a> Commit<'a> {
     }
 }
 
-/// Refuses a transaction if a commit ordered after `at` changed anything in `reads`.
-fn validate(view: &View, reads: &ReadSet, at: Glsn) -> Result<()> {
-    for range in reads.ranges() {
-        let changed = match range.last {
-            None => view.changed(&range.first, at)?.map(|by| (range.first.clone(), by)),
-            Some(_) => changed_on_main(view, (Bound::Included(&range.first), range.upper()), at)?,
-        };
-        if let Some((key, by)) = changed {
-            let key = branch_key::user_key(&key).into_owned();
-            return Err(Error::Conflict { key, at, by });
-        }
-    }
-    Ok(())
-}
-
-/// The first key in a range that was changed after `at`, leaving out what is on branches: a read
-/// set that was coarsened may cover them.
-fn changed_on_main(
-    view: &View,
-    read: (Bound<&[u8]>, Bound<&[u8]>),
-    at: Glsn,
-) -> Result<Option<(Vec<u8>, Glsn)>> {
-    let side = Span::of_keyspace(SIDE);
-    if side.overlap(read).is_none() {
-        return view.changed_in(read.0, read.1, at);
-    }
-    for part in [Span::before(SIDE), Span::after(SIDE)] {
-        if let Some((first, upper)) = part.overlap(read)
-            && let Some(changed) = view.changed_in(first, upper, at)?
-        {
-            return Ok(Some(changed));
-        }
-    }
-    Ok(None)
-}
-
-/// As [`validate`], of a transaction on a branch. Of the versions on branches, only those of its
-/// own chain count: what it reads of its ancestors and of main is before its forks, and does not
-/// change.
-fn validate_on_branch(view: &View, reads: &ReadSet, at: Glsn, lens: &Lens) -> Result<()> {
-    let is_own = |key: &[u8]| branch_key::split(key).1 == lens.ancestry().chain;
-    // A set that was coarsened may cover other groups, and keyspaces in between.
-    let (group, own) = (lens.group_span(), [SYSTEM, BRANCHES].map(Span::of_keyspace));
-    for range in reads.ranges() {
-        let changed = match range.last {
-            None => view.changed(&range.first, at)?.map(|by| (range.first.clone(), by)),
-            Some(_) => {
-                let read = (Bound::Included(&range.first[..]), range.upper());
-                let mut changed = None;
-                for keyspace in &own {
-                    if let (None, Some((first, upper))) = (&changed, keyspace.overlap(read)) {
-                        changed = view.changed_in(first, upper, at)?;
-                    }
-                }
-                if let (None, Some((first, upper))) = (&changed, group.overlap(read)) {
-                    changed = view.changed_where(first, upper, at, is_own)?;
-                }
-                changed
-            }
-        };
-        if let Some((key, by)) = changed {
-            let key = branch_key::user_key(&key).into_owned();
-            return Err(Error::Conflict { key, at, by });
-        }
-    }
-    Ok(())
-}
-
-/// An encoded log entry of a transaction.
-struct Body {
-    /// The bytes before the operations.
-    head: Vec<u8>,
-    /// Number of operations.
-    count: u64,
-    /// Everything after the head except values that remain in the write set's buffer.
-    small: Buffer,
-    /// The parts after the head, in order.
-    parts: Vec<Part>,
-    /// Size of the versions in the memtable.
-    room_bytes: usize,
-}
-
-enum Part {
-    Small {
-        start: usize,
-        end: usize,
-    },
-    Buffered {
-        offset: u64,
-        len: u64,
-    },
-    /// A value computed by an update.
-    Updated {
-        number: usize,
-        len: u64,
-    },
-}
-
-impl Body {
-    /// Size of the entry.
-    fn bytes(&self) -> u64 {
-        let part = |part: &Part| match part {
-            Part::Small { start, end } => (end - start) as u64,
-            Part::Buffered { len, .. } | Part::Updated { len, .. } => *len,
-        };
-        self.head.len() as u64 + self.parts.iter().map(part).sum::<u64>()
-    }
-
-    fn new(
-        budget: &Budget,
-        writes: &WriteSet,
-        updates: &Resolution<'_>,
-        metadata: &[u8],
-    ) -> Result<Self> {
-        let (small, parts) = (Buffer::default(), Vec::new());
-        let mut body = Self { head: Vec::new(), count: 0, small, parts, room_bytes: 0 };
-        if writes.spilled().is_empty() {
-            body.encode_operations(budget, writes, updates, metadata)?;
-        } else {
-            let mut encoded = Vec::new();
-            encode_runs(metadata, writes.ranges(), &writes.spilled().layout(), &mut encoded);
-            if writes.is_in_memory() {
-                body.room_bytes = writes
-                    .in_memory()
-                    .map(|(key, stored)| SortedMap::entry_bytes(key.len(), stored.max_bytes()))
-                    .sum();
-            }
-            body.small = encoded.into();
-            body.parts.push(Part::Small { start: 0, end: body.small.len() });
-        }
-        Ok(body)
-    }
-
-    fn encode_operations(
-        &mut self,
-        budget: &Budget,
-        writes: &WriteSet,
-        updates: &Resolution<'_>,
-        metadata: &[u8],
-    ) -> Result<()> {
-        let small_bytes = writes.operation_bytes() + updates.operation_bytes();
-        self.small = Buffer::with_capacity(budget, Kind::Staging, small_bytes as usize)?;
-        let mut encoded = Vec::new();
-        let mut start = 0;
-        let mut updated = updates.in_record().peekable();
-        let mut at = writes.map().first();
-        while let Some(position) = at {
-            let (key, write) = writes.at(position);
-            while let Some(before) = updated.next_if(|updated| updated.key < key) {
-                self.encode_updated(before, &mut start, &mut encoded);
-            }
-            encoded.clear();
-            let mut inline: &[u8] = &[];
-            match write {
-                Write::Stored(stored) => inline = encode_operation(key, stored, &mut encoded),
-                Write::Buffered { len, packed, expiry, .. } => {
-                    encode_expiry(expiry, &mut encoded);
-                    encode_put(key, len, packed, &mut encoded);
-                }
-            }
-            self.small.extend_from_slice(&encoded);
-            self.small.extend_from_slice(inline);
-            if let Write::Buffered { offset, len, sum, .. } = write {
-                self.parts.push(Part::Small { start, end: self.small.len() });
-                self.parts.push(Part::Buffered { offset, len });
-                start = self.small.len();
-                self.small.extend_from_slice(&sum.to_le_bytes());
-            }
-            let stored_bytes = match write {
-                Write::Stored(stored) => stored.max_bytes(),
-                Write::Buffered { .. } => MAX_POINTER_BYTES,
-            };
-            self.room_bytes += SortedMap::entry_bytes(key.len(), stored_bytes);
-            self.count += 1;
-            at = writes.after_key(position);
-        }
-        updated.for_each(|updated| self.encode_updated(updated, &mut start, &mut encoded));
-        self.parts.push(Part::Small { start, end: self.small.len() });
-        encode_head(metadata, writes.ranges(), self.count, &mut self.head);
-        Ok(())
-    }
-
-    /// Encodes an updated key. The part of `small` from `start` on is not in `parts` yet.
-    fn encode_updated(
-        &mut self,
-        InRecord { number, key, value, expiry }: InRecord<'_>,
-        start: &mut usize,
-        encoded: &mut Vec<u8>,
-    ) {
-        encoded.clear();
-        let inline = value.filter(|value| value.len() <= INLINE_BYTES);
-        let stored = inline.map_or(Stored::Deleted, Stored::Inline).expiring(expiry);
-        let mut stored_bytes = stored.max_bytes();
-        match value.filter(|value| value.len() > INLINE_BYTES) {
-            None => {
-                let inline = encode_operation(key, stored, encoded);
-                self.small.extend_from_slice(encoded);
-                self.small.extend_from_slice(inline);
-            }
-            Some(value) => {
-                encode_expiry(expiry, encoded);
-                encode_put(key, value.len() as u64, None, encoded);
-                self.small.extend_from_slice(encoded);
-                self.parts.push(Part::Small { start: *start, end: self.small.len() });
-                self.parts.push(Part::Updated { number, len: value.len() as u64 });
-                *start = self.small.len();
-                self.small.extend_from_slice(&value_sum(value).to_le_bytes());
-                stored_bytes = MAX_POINTER_BYTES;
-            }
-        }
-        self.room_bytes += SortedMap::entry_bytes(key.len(), stored_bytes);
-        self.count += 1;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
+    use plimsoll_memory::budget::Kind;
+
     use crate::engine::Engine;
     use crate::engine::open::open;
+    use crate::txn::payload::{encode_head, encode_put};
     use crate::txn::transaction::Transaction;
     use crate::types::error::Lift;
     use crate::types::keyspaces::Keyspace;

@@ -9,6 +9,7 @@
 //! Invariant: memory is bounded by a piece of a value, a key, and a commit's own entry.
 
 pub(crate) mod records;
+pub(crate) mod stream;
 
 use std::io::{BufWriter, Write};
 use std::ops::{Bound, RangeInclusive};
@@ -23,9 +24,8 @@ use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::chunk::Chunk;
 
-use crate::api::admin::dump::records::{
-    Change, Content, DumpWriter, Header, PIECE_BYTES, Record, SystemKey,
-};
+use crate::api::admin::dump::records::{Change, Content, Header, PIECE_BYTES, Record, SystemKey};
+use crate::api::admin::dump::stream::DumpWriter;
 use crate::api::commit::Commit;
 use crate::api::snapshot::Snapshot;
 use crate::engine::{Engine, branch_commits, keyspace_commits};

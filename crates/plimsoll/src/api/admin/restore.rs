@@ -30,7 +30,8 @@ use plimsoll_disk::clock::Clock;
 use plimsoll_log::draft::MAX_BODY_BYTES;
 use plimsoll_log::glsn::{Glsn, StreamId};
 
-use crate::api::admin::dump::records::{Change, Content, DumpReader, Header, PIECE_BYTES, Record};
+use crate::api::admin::dump::records::{Change, Content, Header, PIECE_BYTES, Record};
+use crate::api::admin::dump::stream::DumpReader;
 use crate::api::admin::restore::place::Place;
 use crate::engine::open::open_by;
 use crate::engine::{Engine, keyspace_commits};

@@ -14,7 +14,8 @@ use plimsoll_memory::page::{PAGE_BYTES, page_kind, page_payload};
 use plimsoll_memory::pool::{LoadError, PageSource};
 
 use crate::index::run::guide::{GUIDE_PAGE, Guide};
-use crate::index::run::leaf::{LEAF_PAGE, check_leaf, comes_before};
+use crate::index::run::leaf::check::check_leaf;
+use crate::index::run::leaf::{LEAF_PAGE, comes_before};
 use crate::index::run::table::TableInfo;
 use crate::types::error::{Error, Result};
 use crate::types::version::Version;

@@ -13,8 +13,9 @@ use crate::index::ranges::Fragment;
 use crate::index::run::filter::{key_hash, stem_hash};
 use crate::index::run::guide::{GUIDE_PAGE, Guide};
 use crate::index::run::inner::{INNER_PAGE, Inner};
+use crate::index::run::leaf::check::check_leaf;
 use crate::index::run::leaf::{
-    BRANCHES, Entry, LEAF_PAGE, Leaf, SeekResult, check_leaf, comes_before, has_branches,
+    BRANCHES, Entry, LEAF_PAGE, Leaf, SeekResult, comes_before, has_branches,
 };
 use crate::types::error::{Error, Result};
 use crate::types::expiry::ExpiryRange;

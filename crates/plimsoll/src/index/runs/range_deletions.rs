@@ -9,7 +9,7 @@ use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
 
 use crate::index::env::moment_set::MomentSet;
 use crate::index::ranges::{Fragment, RangeSet};
-use crate::index::runs::Change;
+use crate::index::runs::change::Change;
 use crate::index::sources::source::Run;
 use crate::index::sources::view::{Content, View, tables_in};
 use crate::types::lock::lock;

@@ -15,7 +15,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::api::admin::diagnose::look_at;
-use crate::api::admin::dump::records::{DumpReader, Header, Record};
+use crate::api::admin::dump::records::{Header, Record};
+use crate::api::admin::dump::stream::DumpReader;
 use crate::api::admin::restore::place::Place;
 use crate::api::admin::restore::{Owned, ValueOf};
 use crate::compression::packer::{Bytes, Written};

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use plimsoll_disk::random::Random;
 
+use super::check::check_leaf;
 use super::*;
 
 /// Keys from a small alphabet, so that they share long prefixes and all relations of two keys
