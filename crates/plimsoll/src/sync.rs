@@ -11,6 +11,8 @@
 
 pub(crate) mod commit_id;
 mod contents;
+#[cfg(feature = "testing")]
+pub mod forging;
 mod ids;
 pub(crate) mod import;
 mod receive;

@@ -346,6 +346,8 @@ fn transfer(
 ) -> Result<Moved> {
     let wanted = from.tip_of(branch)?.filter(|last| before != Some(last.id));
     let Some(wanted) = wanted else {
+        // An interrupted transfer may have left branches after it had moved this one.
+        Receiver::of_any(to, name, false)?.delete_temporary()?;
         return Ok(Moved { from: before, to: before, commits: 0 });
     };
     let last = wanted.id;
