@@ -80,6 +80,9 @@ pub use read::point::ValueReader;
 pub use read::resident::Resident;
 pub use sync::address::absolute_address;
 pub use sync::commit_id::CommitId;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub use sync::forging;
 pub use sync::import::{HistoryImport, ImportCommit, MAX_SOURCE_BYTES};
 pub use sync::remote::{ORIGIN, RemoteInfo};
 pub use sync::transfer::{Moved, Pulled};

@@ -13,6 +13,8 @@
 pub(crate) mod address;
 pub(crate) mod commit_id;
 mod contents;
+#[cfg(feature = "testing")]
+pub mod forging;
 mod ids;
 pub(crate) mod import;
 mod local;

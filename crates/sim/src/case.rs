@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::op::Op;
 use crate::op::generate::{Profile, among, generate};
 use crate::world::{Setting, World};
-use crate::{branches, expiry};
+use crate::{branches, expiry, sync};
 
 /// The kind of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,11 +37,13 @@ pub enum Mode {
     Expiry,
     /// Branches are created, written, merged and deleted.
     Branches,
+    /// Several stores exchange commits.
+    Sync,
 }
 
 impl Mode {
     /// All of them, with their names.
-    pub const ALL: [(Mode, &str); 13] = [
+    pub const ALL: [(Mode, &str); 14] = [
         (Mode::Model, "model"),
         (Mode::EverySync, "every-sync"),
         (Mode::Crash, "crash"),
@@ -55,12 +57,15 @@ impl Mode {
         (Mode::Members, "members"),
         (Mode::Expiry, "expiry"),
         (Mode::Branches, "branches"),
+        (Mode::Sync, "sync"),
     ];
 
     fn profile(self) -> Profile {
         match self {
-            // The last three have their own workload generators.
-            Mode::Model | Mode::Members | Mode::Expiry | Mode::Branches => Profile::Model,
+            // The last four have their own workload generators.
+            Mode::Model | Mode::Members | Mode::Expiry | Mode::Branches | Mode::Sync => {
+                Profile::Model
+            }
             Mode::EverySync | Mode::Rot => Profile::EverySync,
             Mode::Crash => Profile::Crash,
             Mode::FailedReads => Profile::FailedReads,
@@ -79,6 +84,7 @@ impl Mode {
             Mode::Metamorphic => 250,
             Mode::Rot => 80,
             Mode::Members => 200,
+            Mode::Sync => 120,
             _ => 400,
         }
     }
@@ -123,6 +129,7 @@ impl Case {
             Mode::Members => return among::generate(self.seed, self.ops),
             Mode::Expiry => return expiry::workload(self.seed, self.ops),
             Mode::Branches => return branches::workload(self.seed, self.ops),
+            Mode::Sync => return sync::workload(self.seed, self.ops),
             _ => {}
         }
         generate(self.seed, &self.mode.profile().settings().of_seed(self.seed), self.ops)

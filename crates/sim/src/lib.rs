@@ -13,6 +13,7 @@
 //!   join and leave;
 //! - [`expiry`]: values expire while time passes and clocks differ;
 //! - [`branches`]: branches are created, written, merged and deleted;
+//! - [`sync`]: several stores exchange commits;
 //! - [`kill`]: a child process on a real disk is killed;
 //! - [`real`]: the power of a real file system is cut under such a child, its system calls fail,
 //!   other processes read beside it;
@@ -48,5 +49,6 @@ pub mod real;
 pub mod rot;
 mod run_case;
 pub mod stress;
+pub mod sync;
 pub mod workers;
 pub mod world;

@@ -532,6 +532,8 @@ pub enum Op {
     Timed(u64),
     /// A step of a run with branches, chosen by this number; ignored in other runs.
     Branching(u64),
+    /// A step of a run with several stores, chosen by this number; ignored in other runs.
+    Syncing(u64),
 }
 
 impl Op {

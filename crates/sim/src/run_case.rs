@@ -4,7 +4,7 @@ use crate::case::{Case, Mode};
 use crate::driver::{Care, Driver, run};
 use crate::failure::Outcome;
 use crate::op::Op;
-use crate::{branches, crash, expiry, faults, members, metamorphic, rot};
+use crate::{branches, crash, expiry, faults, members, metamorphic, rot, sync};
 
 impl Case {
     /// Runs it.
@@ -33,6 +33,7 @@ impl Case {
             Mode::Members => members::run(self.seed, ops),
             Mode::Expiry => expiry::run(self.seed, ops),
             Mode::Branches => branches::run(self.seed, ops),
+            Mode::Sync => sync::run(self.seed, ops),
         }
     }
 }

@@ -141,6 +141,14 @@ impl Peer for Local {
         receiver.finish(&change.last)
     }
 
+    fn delete_leftovers(&mut self, branch: &str) -> Result<()> {
+        let is_temporary = |name: &str| name.starts_with(TEMPORARY);
+        match self.db.branches()?.iter().any(|info| is_temporary(&info.name)) {
+            true => Receiver::of_any(&self.ids, branch, false)?.delete_temporary(),
+            false => Ok(()),
+        }
+    }
+
     fn close(self: Box<Self>) -> Result<()> {
         if self.closes { self.db.close() } else { Ok(()) }
     }

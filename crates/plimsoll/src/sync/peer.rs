@@ -89,6 +89,15 @@ pub(super) trait Peer {
     /// `change.before`; errors of commits and of `feed`.
     fn receive(&mut self, change: Move<'_>, feed: &mut Feed<'_>) -> Result<u64>;
 
+    /// Deletes the temporary branches that an interrupted transfer to `branch` may have left after
+    /// it had moved the branch.
+    ///
+    /// # Errors
+    /// Errors of reads and of commits.
+    fn delete_leftovers(&mut self, _branch: &str) -> Result<()> {
+        Ok(())
+    }
+
     /// Charges what [`Peer::send`] holds to the budget of `db`, which receives the commits.
     fn charge_to(&mut self, _db: &Db) {}
 

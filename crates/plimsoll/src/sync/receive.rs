@@ -169,17 +169,11 @@ impl Receiver {
         if let Some(line) = parent.and_then(|parent| self.side.remove(&parent)) {
             return Ok(line);
         }
-        let (chain, at) = match parent {
-            None => (MAIN_CHAIN, Glsn::NONE),
-            Some(parent) => self.place(&parent)?.ok_or_else(|| unknown(&parent))?,
-        };
         self.wait()?;
-        let branch = self.fork(chain, at).map_err(|error| match (error, parent) {
-            (Error::Trimmed { .. }, Some(parent)) => {
-                InvalidInput::StateNotRetained { id: parent.to_string() }.into()
-            }
-            (error, _) => error,
-        })?;
+        let branch = match parent {
+            None => self.fork((MAIN_CHAIN, Glsn::NONE))?,
+            Some(parent) => self.fork_after(&parent)?.0,
+        };
         let at = self.db.store.newest()?;
         Ok(Line { branch, tip: parent, at, is_target: false, is_merged: false })
     }
@@ -217,12 +211,39 @@ impl Receiver {
         format!("{TEMPORARY}{:x}-", self.started)
     }
 
+    /// Creates a temporary branch that leaves a chain right after the commit `id`. Returns it, and
+    /// the state.
+    ///
+    /// # Errors
+    /// [`InvalidInput::StateNotRetained`] if no such state is retained any more; corruption if the
+    /// store does not have the commit; errors of commits.
+    fn fork_after(&mut self, id: &CommitId) -> Result<(Branch, (u32, Glsn))> {
+        let places: Vec<(u32, Glsn)> = match self.recent.get(id) {
+            Some(state) => vec![*state],
+            None => {
+                let mut places = self.ids.readable(id)?;
+                places.sort_by_key(|place| place.kind != Kind::Whole);
+                places.iter().map(Place::state).collect()
+            }
+        };
+        if places.is_empty() {
+            return Err(unknown(id));
+        }
+        for state in places {
+            match self.fork(state) {
+                Err(Error::Trimmed { .. }) => {}
+                branch => return Ok((branch?, state)),
+            }
+        }
+        Err(InvalidInput::StateNotRetained { id: id.to_string() }.into())
+    }
+
     /// Creates a temporary branch that leaves a chain at a moment. The branch of the chain may have
     /// been deleted, as long as others contain it.
     ///
     /// # Errors
     /// [`Error::Trimmed`] if the state is no longer retained; errors of commits.
-    fn fork(&mut self, chain: u32, at: Glsn) -> Result<Branch> {
+    fn fork(&mut self, (chain, at): (u32, Glsn)) -> Result<Branch> {
         // Keeps the moment readable until the branch retains it.
         let snapshot = Snapshot::of(&self.db.store, Moment::Glsn(at))?;
         loop {
@@ -534,8 +555,7 @@ impl Receiver {
         if let Some(line) = self.side.remove(tip) {
             return self.db.rename_branch(line.branch.name(), name);
         }
-        let (chain, at) = self.place(tip)?.ok_or_else(|| unknown(tip))?;
-        let branch = self.fork(chain, at)?;
+        let (branch, _) = self.fork_after(tip)?;
         self.db.rename_branch(branch.name(), name)
     }
 
@@ -546,12 +566,9 @@ impl Receiver {
     /// Corruption if the store does not have `tip`; [`InvalidInput::BranchMoved`]; errors of
     /// commits.
     fn advance(&mut self, target: Line, tip: &CommitId) -> Result<()> {
-        let places = self.ids.readable(tip)?;
-        let whole = places.iter().find(|it| it.kind == Kind::Whole).or(places.first());
-        let (chain, at) = whole.map(Place::state).ok_or_else(|| unknown(tip))?;
         // Fork a branch to read the state, because the branch of its chain may have been deleted.
-        let theirs = self.fork(chain, at)?;
-        let made = self.copy_state(target, tip, &theirs, (chain, at));
+        let (theirs, state) = self.fork_after(tip)?;
+        let made = self.copy_state(target, tip, &theirs, state);
         self.wait()?;
         self.db.delete_branch(theirs.name())?;
         made
@@ -608,6 +625,15 @@ impl Receiver {
         let micros = micros_of(&commit, received);
         let metadata = commit.metadata()?.to_vec();
         Ok((Received { micros, parents, ..Received::default() }, metadata))
+    }
+}
+
+impl Drop for Receiver {
+    /// Waits for a commit that was ordered, because the next transfer would not see it, and would
+    /// conflict with it.
+    fn drop(&mut self) {
+        // After an error, the store accepts nothing more.
+        let _ = self.wait();
     }
 }
 

@@ -355,7 +355,10 @@ fn transfer(
     before: Option<CommitId>,
 ) -> Result<Moved> {
     let last = source.tip(branch)?.filter(|last| before != Some(*last));
-    let Some(id) = last else { return Ok(Moved { from: before, to: before, commits: 0 }) };
+    let Some(id) = last else {
+        target.delete_leftovers(name)?;
+        return Ok(Moved { from: before, to: before, commits: 0 });
+    };
     let haves = target.haves(name)?;
     let change = Move { name, before, last: id };
     let wanted = Wanted { branch, id };

@@ -217,7 +217,7 @@ impl Driver {
                 self.world.disk.cut_power_at_change(*after);
                 said("")
             }
-            Op::Among(_) | Op::Timed(_) | Op::Branching(_) => said(""),
+            Op::Among(_) | Op::Timed(_) | Op::Branching(_) | Op::Syncing(_) => said(""),
             Op::Fault(fault) => {
                 self.lie(*fault);
                 if *fault == Fault::Heal && !self.world.disk.power_is_cut() {

@@ -17,6 +17,7 @@ mod model;
 mod planted;
 mod promises;
 mod stress;
+mod sync;
 mod workers;
 
 use plimsoll_sim::case::{Case, Mode};

@@ -45,9 +45,9 @@ impl Limits {
         raise(&mut self.deletions_dropped_in, keyspace, deletion);
     }
 
-    /// Whether a keyspace can be read at a moment.
+    /// Whether a keyspace can be read at a moment. Before the first commit, it has no keys.
     pub(crate) fn is_readable(&self, keyspace: u32, at: Glsn) -> bool {
-        self.readable(keyspace).is_none_or(|readable| readable.contains(at))
+        at == Glsn::NONE || self.readable(keyspace).is_none_or(|readable| readable.contains(at))
     }
 
     /// The oldest GLSN from which a keyspace can be read at every moment.

@@ -133,3 +133,17 @@ fn a_branch_that_moves_meanwhile_is_not_changed() {
     let stale = Receiver::new(&to, "main", None, false).err();
     assert_eq!(stale, Some(moved));
 }
+
+#[test]
+fn a_transfer_without_commits_deletes_what_an_interrupted_one_has_left() {
+    let (source, target) = (history(), store());
+    target.fetch_from(&source, "main", "main").unwrap();
+    let to = Ids::open(&target).unwrap();
+    let tip = to.tip_of(&target.main()).unwrap().unwrap();
+    let mut receiver = Receiver::new(&to, "main", Some(tip.id), false).unwrap();
+    receiver.fork(tip.state()).unwrap();
+    drop(receiver);
+    assert_eq!(target.branches().unwrap().len(), 1);
+    assert!(target.fetch_from(&source, "main", "main").unwrap().is_up_to_date());
+    assert_eq!(target.branches().unwrap(), []);
+}

@@ -150,6 +150,7 @@ impl fmt::Display for Op {
             Op::Among(among) => among.fmt(f),
             Op::Timed(choice) => write!(f, "timed {choice}"),
             Op::Branching(choice) => write!(f, "branching {choice}"),
+            Op::Syncing(choice) => write!(f, "syncing {choice}"),
         }
     }
 }

@@ -1,0 +1,402 @@
+//! Pushes and fetches, undisturbed or with a fault on the way.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use plimsoll::borders::{Border, at_nth, forget};
+use plimsoll::forging::{Forgery, arm, disarm};
+use plimsoll::{Error, Glsn, InvalidInput, Moved};
+use plimsoll_disk::random::Random;
+
+use crate::failure::{Failure, Outcome, ensure, same};
+use crate::sync::doubt::{Doubt, Transfer};
+use crate::sync::{Driver, done};
+
+/// A push or a fetch.
+#[derive(Clone, Debug)]
+pub(super) struct Exchange {
+    from: usize,
+    to: usize,
+    /// The branch there, and the branch that receives its commits.
+    branch: String,
+    into: String,
+    /// Whether the receiving branch may lose commits.
+    is_forced: bool,
+}
+
+/// What happens during a transfer.
+enum Disturbance {
+    None,
+    /// A fault of this store, because of which the transfer may fail.
+    Fault(usize),
+    /// A commit of a store on a branch.
+    Commit(Amid),
+    /// A commit is sent otherwise than it is.
+    Forged,
+}
+
+/// A commit during a transfer.
+struct Amid {
+    store: usize,
+    branch: String,
+    done: Rc<RefCell<Option<plimsoll::Result<Glsn>>>>,
+}
+
+impl Driver {
+    pub(super) fn transfer(&mut self, number: usize, random: &mut Random) -> Outcome {
+        let count = self.stores.len() as u64;
+        let other = (number + 1 + random.below(count - 1) as usize) % self.stores.len();
+        let branch = self.stores[number].some_branch(random);
+        match random.below(8) {
+            0..4 => self.exchange(
+                &Exchange {
+                    from: number,
+                    to: other,
+                    branch: branch.clone(),
+                    into: branch,
+                    is_forced: random.below(4) == 0,
+                },
+                random,
+            ),
+            4 => {
+                let into = format!("s{number}/{branch}");
+                self.fetch(other, number, (&branch, &into), random)
+            }
+            _ => self.fetch(other, number, (&branch, &branch), random),
+        }
+    }
+
+    /// Fetches a branch of the store `from`.
+    pub(super) fn fetch(
+        &mut self,
+        to: usize,
+        from: usize,
+        (branch, into): (&str, &str),
+        random: &mut Random,
+    ) -> Outcome {
+        let (branch, into) = (branch.to_owned(), into.to_owned());
+        self.exchange(&Exchange { from, to, branch, into, is_forced: true }, random)
+    }
+
+    fn exchange(&mut self, exchange: &Exchange, random: &mut Random) -> Outcome {
+        let disturbance = self.disturb(exchange, random)?;
+        let is_disturbed = !matches!(disturbance, Disturbance::None);
+        let is_alone = !matches!(disturbance, Disturbance::Commit(_));
+        let is_done = self.try_exchange(exchange, disturbance, random)?;
+        let is_again = match is_done {
+            // There is nothing to transfer any more.
+            true => is_alone && random.below(4) == 0,
+            false => is_disturbed && random.below(2) == 0,
+        };
+        if !is_again {
+            return Ok(());
+        }
+        self.recover(exchange.from, random)?;
+        self.recover(exchange.to, random)?;
+        [exchange.from, exchange.to].iter().for_each(|it| self.arm_nothing(*it));
+        let before = self.stores[exchange.to].branches.get(&exchange.into).copied();
+        let ended = self.try_exchange(exchange, Disturbance::None, random)?;
+        let now = self.stores[exchange.to].branches.get(&exchange.into).copied();
+        ensure(!is_done || (ended && before == now), || {
+            format!("{exchange:?}, repeated, has moved the branch from {before:?} to {now:?}")
+        })
+    }
+
+    fn arm_nothing(&self, number: usize) {
+        self.stores[number].world.disk.cut_power_at_change(u64::MAX);
+    }
+
+    /// Chooses what happens during a transfer.
+    fn disturb(&mut self, exchange: &Exchange, random: &mut Random) -> Outcome<Disturbance> {
+        let victim = if random.below(3) == 0 { exchange.from } else { exchange.to };
+        let (db, disk) = (self.stores[victim].db().clone(), self.stores[victim].world.disk.clone());
+        match random.below(16) {
+            0..3 => {
+                let most = [16, 80][random.below(2) as usize];
+                disk.cut_power_at_change(1 + random.below(most));
+            }
+            3 | 4 => {
+                db.drop_caches();
+                db.drop_pages();
+                disk.fail_read(1 + random.below(12));
+            }
+            5 | 6 => db.refuse_after(random.below(60), 1 + random.below(3)),
+            7 => disk.fail_sync(1 + random.below(6)),
+            8..11 => {
+                self.arm_nothing(exchange.from);
+                self.arm_nothing(exchange.to);
+                return self.commit_amid(exchange, victim, random).map(Disturbance::Commit);
+            }
+            11 => {
+                let forgery = Forgery::ALL[random.below(Forgery::ALL.len() as u64) as usize];
+                arm(1 + random.below(4), forgery);
+                return Ok(Disturbance::Forged);
+            }
+            _ => return Ok(Disturbance::None),
+        }
+        Ok(Disturbance::Fault(victim))
+    }
+
+    /// Has a store commit during the transfer.
+    fn commit_amid(
+        &mut self,
+        exchange: &Exchange,
+        store: usize,
+        random: &mut Random,
+    ) -> Outcome<Amid> {
+        let name = if store == exchange.to { &exchange.into } else { &exchange.branch };
+        let branch = match self.stores[store].branches.contains_key(name) && random.below(3) > 0 {
+            true => name.clone(),
+            false => self.stores[store].some_branch(random),
+        };
+        let metadata = self.metadata();
+        let (handle, keyspace) =
+            (self.stores[store].branch(&branch)?, self.stores[store].keyspace(0)?);
+        let result = Rc::new(RefCell::new(None));
+        let (into, key) = (Rc::clone(&result), 1 + random.below(8) as u8);
+        at_nth(Border::MomentAsked, 1 + random.below(80), move || {
+            let mut tx = handle.begin();
+            let put = tx.put(&keyspace, [key], &metadata).and_then(|()| tx.set_metadata(&metadata));
+            *into.borrow_mut() = Some(put.and_then(|()| tx.commit()));
+        });
+        Ok(Amid { store, branch, done: result })
+    }
+
+    /// Transfers; returns whether the receiving branch has all commits now.
+    fn try_exchange(
+        &mut self,
+        exchange: &Exchange,
+        disturbance: Disturbance,
+        random: &mut Random,
+    ) -> Outcome<bool> {
+        let (from, to) = (exchange.from, exchange.to);
+        let ours = self.stores[from].branches.get(&exchange.branch).copied();
+        let theirs = self.stores[to].branches.get(&exchange.into).copied();
+        let left = self.temporary(to)?;
+        let transfer = Transfer {
+            branch: exchange.into.clone(),
+            before: theirs,
+            wanted: ours.flatten(),
+            merge: None,
+        };
+        self.stores[to].doubt = Some(Doubt::Transfer(transfer.clone()));
+        let (source, target) = (self.stores[from].db().clone(), self.stores[to].db().clone());
+        let moved = match (exchange.branch == exchange.into, exchange.is_forced) {
+            (true, false) => source.push_to(&target, &exchange.branch),
+            (true, true) if random.below(2) == 0 => {
+                source.push_forced_to(&target, &exchange.branch)
+            }
+            _ => target.fetch_from(&source, &exchange.branch, &exchange.into),
+        };
+        forget();
+        let is_forged = disarm();
+        drop((source, target));
+        let is_hurt = self.heal(exchange, &disturbance, random)?;
+        let is_settled = self.stores[to].doubt.take().is_none();
+        self.resolve(from)?;
+        self.resolve(to)?;
+        if self.stores[from].is_down() || self.stores[to].is_down() {
+            return Ok(false);
+        }
+        let amid = self.absorb_amid(exchange, disturbance, ours.flatten(), theirs.flatten())?;
+        let what = || format!("{exchange:?} of {ours:?} to {theirs:?}, {amid:?}: {moved:?}");
+        let is_right = match &moved {
+            Ok(moved) => {
+                let ended = self.ended(exchange, moved, (ours, theirs), amid);
+                ended.map_err(|why| Failure::new(format!("{}: {}", what(), why.message)))?;
+                !is_forged
+            }
+            Err(Error::Corrupt { .. }) if is_forged => true,
+            Err(error) => is_hurt || self.may_fail(exchange, error, (ours, theirs), amid),
+        };
+        ensure(is_right, what)?;
+        if moved.is_err() {
+            // A temporary branch may have them.
+            let had = self.graph.contained(ours.flatten());
+            self.stores[to].had.extend(had.iter());
+            if matches!(&moved, Err(error) if is_not_fast_forward(error)) {
+                same(format!("{}, branches left", what()), &self.temporary(to)?, &left)?;
+            }
+            match amid.filter(|(store, _)| *store == to) {
+                Some((_, commit)) if self.is_on(exchange, to, commit) => {
+                    let tip = self.tip(to, &exchange.into)?.flatten();
+                    same(what(), &tip, &Some(commit))?;
+                }
+                _ if !is_settled => self.settle_transfer(to, &transfer)?,
+                _ => {}
+            }
+        }
+        self.check_all(to)?;
+        self.check_commits(to, &exchange.into, random)?;
+        Ok(moved.is_ok())
+    }
+
+    /// Ends all faults; opens stores again that cannot go on. Returns whether there was a fault.
+    fn heal(
+        &mut self,
+        exchange: &Exchange,
+        disturbance: &Disturbance,
+        random: &mut Random,
+    ) -> Outcome<bool> {
+        let mut is_hurt = matches!(disturbance, Disturbance::Fault(_));
+        for number in [exchange.from, exchange.to] {
+            let store = &mut self.stores[number];
+            let disk = store.world.disk.clone();
+            is_hurt |= store.is_down();
+            disk.fail_no_read();
+            store.db().refuse_after(u64::MAX, 0);
+            let is_poisoned = matches!(disturbance, Disturbance::Fault(victim) if *victim == number)
+                && !disk.power_is_cut()
+                && !disk.has_failure_to_come()
+                && store.db().sync().is_err();
+            disk.cancel_failures();
+            if is_poisoned {
+                // What the failed sync should have saved may be lost.
+                disk.cut_power();
+            }
+            self.recover(number, random)?;
+            self.arm_nothing(number);
+        }
+        Ok(is_hurt)
+    }
+
+    /// Adds the commit that was made during a transfer to the graph. Returns its store and itself.
+    fn absorb_amid(
+        &mut self,
+        exchange: &Exchange,
+        disturbance: Disturbance,
+        ours: Option<usize>,
+        theirs: Option<usize>,
+    ) -> Outcome<Option<(usize, usize)>> {
+        let Disturbance::Commit(Amid { store, branch, done: result }) = disturbance else {
+            return Ok(None);
+        };
+        let Some(committed) = result.take() else { return Ok(None) };
+        let glsn = done("a commit during a transfer", committed)?;
+        let mut parents = vec![self.stores[store].branches[&branch]];
+        if store == exchange.to && branch == exchange.into {
+            parents.push(theirs);
+            parents.extend(self.graph.contained(ours).iter().map(|it| Some(*it)));
+        }
+        let parents: Vec<Vec<usize>> =
+            parents.into_iter().map(|it| it.into_iter().collect()).collect();
+        let found = self.scan(store, &parents)?;
+        let commit = match found[..] {
+            [(at, commit)] if at == glsn => commit,
+            _ => return Err(Failure::new(format!("{found:?} is not the commit {glsn}"))),
+        };
+        self.stores[store].branches.insert(branch, Some(commit));
+        Ok(Some((store, commit)))
+    }
+
+    /// Whether the receiving branch ends with a commit.
+    fn is_on(&self, exchange: &Exchange, store: usize, commit: usize) -> bool {
+        self.stores[store].branches.get(&exchange.into) == Some(&Some(commit))
+    }
+
+    /// Checks a transfer that has ended.
+    fn ended(
+        &mut self,
+        exchange: &Exchange,
+        moved: &Moved,
+        (ours, theirs): (Option<Option<usize>>, Option<Option<usize>>),
+        amid: Option<(usize, usize)>,
+    ) -> Outcome {
+        let before = theirs.flatten();
+        let ours = ours.ok_or_else(|| Failure::new("there is no such branch"))?;
+        let to = exchange.to;
+        let beside = amid.filter(|it| it.0 == to && self.is_on(exchange, to, it.1));
+        // The branch may have got one more commit before it was read.
+        let wanted = match amid {
+            Some((store, commit))
+                if store == exchange.from && moved.to == self.graph.id(Some(commit)) =>
+            {
+                Some(commit)
+            }
+            _ => ours,
+        };
+        let is_fast_forward = self.graph.contains(wanted, before);
+        ensure(is_fast_forward || exchange.is_forced, || "is no fast-forward".to_owned())?;
+        let had: Vec<usize> = {
+            let had = self.graph.contained(before);
+            self.graph.contained(wanted).iter().filter(|it| !had.contains(it)).copied().collect()
+        };
+        let new = had.iter().filter(|it| !self.stores[to].had.contains(it)).count() as u64;
+        ensure((new..=had.len() as u64).contains(&moved.commits), || {
+            format!("of {} commits, the store had all but {new}", had.len())
+        })?;
+        self.stores[to].had.extend(had);
+        if wanted.is_none() {
+            // An empty branch is not transferred.
+            same(
+                "moved",
+                &(moved.from, moved.to),
+                &(self.graph.id(before), self.graph.id(before)),
+            )?;
+            return Ok(());
+        }
+        same("the branch now", &moved.to, &self.graph.id(wanted))?;
+        let tip = match beside {
+            None => {
+                same("the branch before", &moved.from, &self.graph.id(before))?;
+                wanted
+            }
+            Some((_, commit)) if moved.from == self.graph.id(Some(commit)) => {
+                ensure(exchange.is_forced, || "has lost a commit".to_owned())?;
+                wanted
+            }
+            Some((_, commit)) => {
+                same("the branch before", &moved.from, &self.graph.id(before))?;
+                let parent = self.graph.commits[commit].parents.first().copied();
+                same("parent of a commit on the branch", &parent, &wanted)?;
+                Some(commit)
+            }
+        };
+        self.stores[to].branches.insert(exchange.into.clone(), tip);
+        self.check_leftovers(to, &exchange.into)
+    }
+
+    /// Whether a transfer may fail like this, without a fault.
+    fn may_fail(
+        &self,
+        exchange: &Exchange,
+        error: &Error,
+        (ours, theirs): (Option<Option<usize>>, Option<Option<usize>>),
+        amid: Option<(usize, usize)>,
+    ) -> bool {
+        let Error::InvalidInput(why) = error else { return false };
+        let beside = amid.filter(|it| it.0 == exchange.to && self.is_on(exchange, it.0, it.1));
+        let is_fast_forward = self.graph.contains(ours.flatten(), theirs.flatten());
+        match why {
+            InvalidInput::NoBranch { .. } => ours.is_none(),
+            InvalidInput::NotFastForward { .. } => {
+                !exchange.is_forced && (!is_fast_forward || beside.is_some())
+            }
+            InvalidInput::BranchMoved { .. } => beside.is_some(),
+            InvalidInput::StateNotRetained { .. } => {
+                !self.keeps_all() && self.leaves_the_past(exchange.to, ours.flatten())
+            }
+            InvalidInput::HistoryTrimmed { .. } => {
+                let first = self.stores[exchange.from].db().log().bounds().first;
+                !self.keeps_all() && first > Glsn(1)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether a store lacks commits whose parent it had, but not as the last commit of a branch.
+    fn leaves_the_past(&self, number: usize, wanted: Option<usize>) -> bool {
+        let tips: Vec<Option<usize>> = self.stores[number].branches.values().copied().collect();
+        let has = |commit: usize| tips.iter().any(|tip| self.graph.contains(*tip, Some(commit)));
+        let all = self.graph.contained(wanted);
+        let parents = all.iter().filter(|it| !has(**it));
+        let mut parents = parents.filter_map(|it| self.graph.commits[*it].parents.first());
+        let had = &self.stores[number].had;
+        let is_past = |commit: usize| had.contains(&commit) && !tips.contains(&Some(commit));
+        wanted.is_some_and(is_past) || parents.any(|parent| is_past(*parent))
+    }
+}
+
+fn is_not_fast_forward(error: &Error) -> bool {
+    matches!(error, Error::InvalidInput(InvalidInput::NotFastForward { .. }))
+}
