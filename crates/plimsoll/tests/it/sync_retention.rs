@@ -1,6 +1,6 @@
 //! Transfers to stores that keep only the newest versions.
 
-use plimsoll::{Db, Keyspace, Moment, Options, Read, Retention};
+use plimsoll::{Db, Keyspace, Moment, Options, Retention};
 
 fn store(dir: &tempfile::TempDir, name: &str) -> Db {
     let options = Options::new().memory_bytes(16 << 20).background(false);
