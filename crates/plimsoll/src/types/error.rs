@@ -218,8 +218,8 @@ pub enum Error {
         /// Its process id, if known.
         pid: Option<u32>,
     },
-    /// The other store of a transfer, or the connection to it, failed: the message says how. Correct
-    /// that, and repeat the transfer, which continues.
+    /// The other store of a transfer, or the connection to it, failed: the message says how.
+    /// Correct that, and repeat the transfer, which continues.
     #[error("{message}")]
     Remote {
         /// What failed there, and what to do.

@@ -135,11 +135,10 @@ fn serve(
     let sender = Arc::new(Mutex::new(Sender::new(writer, Role::Server)));
     let mut input = Input::new(reader, Role::Client);
     let id = store.as_ref().map_or(0, |(db, _)| db.id());
-    let greeted = send_hello(&mut lock(&sender), Role::Server, id);
+    send_hello(&mut lock(&sender), Role::Server, id)?;
     if take_hello(&mut input, Role::Client)?.is_none() {
         return Ok(());
     }
-    greeted?;
     let mut server = Server { store, input, output: Output::new(Arc::clone(&sender)), sender };
     let pulse = Pulse::start(Arc::clone(&server.sender), ALIVE_EVERY)?;
     while server.input.begin()? {
