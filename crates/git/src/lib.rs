@@ -1,8 +1,8 @@
 //! Imports the history of a Git repository into a Plimsoll store (one commit, one transaction), and
 //! exports a store to a Git repository.
 //!
-//! [`Import`] follows the first parents of one branch. [`WholeImport`] imports all commits, branches
-//! and tags, and [`Export`] writes the same objects and refs again.
+//! [`Import`] follows the first parents of one branch. [`WholeImport`] imports all commits,
+//! branches and tags, and [`Export`] writes the same objects and refs again.
 //!
 //! Keys are paths, values are file contents; author, dates and message are the transaction's
 //! metadata. Repositories are read and written through the `git` command. An import or export holds

@@ -32,8 +32,9 @@ Keys are paths (raw bytes), values are file contents; the value of a symbolic li
      are not stored.
 
 Each transaction's metadata is JSON: {\"commit\", \"author\", \"email\", \"date\", \"committer\": \
-     {\"name\", \"email\", \"date\"}, \"message\", \"parents\": [...]}, and \"headers\" if there are \
-     others, for example a signature. Dates are RFC 3339 with their original offset. A message above 64 KiB is truncated, and \"message_cut\" \
+     {\"name\", \"email\", \"date\"}, \"message\", \"parents\": [...]}, and \"headers\" if there \
+     are others, for example a signature. Dates are RFC 3339 with their original offset. A message \
+     above 64 KiB is truncated, and \"message_cut\" \
      is true. Text is decoded from the commit's encoding. Invalid bytes become U+FFFD in the \
      text, and \"undecoded\": {\"encoding\", \"author\", \"committer\", \"message\"} \
      has the bytes of the line or message in hexadecimal. An unreadable time zone counts as UTC.
@@ -96,11 +97,12 @@ pub(crate) struct ImportGit {
 const EXPORT_GIT_LONG: &str = "\
 Write all branches to a Git repository.
 
-What `plimsoll import git --all` imported gets the same ids again: all commits, trees, contents and \
-tags, and the refs that name them. A commit that was made in the store becomes a commit of the files \
-in keyspace default, with the mode that a file had before. It gets the same id in each export. Its \
-message is its metadata. If that is JSON with \"message\", then \"author\", \"email\" and \"date\" \
-(RFC 3339) are the author's. Keys that Git does not accept as paths are left out and reported.
+What `plimsoll import git --all` imported gets the same ids again: all commits, trees, contents \
+and tags, and the refs that name them. A commit that was made in the store becomes a commit of \
+the files in keyspace default, with the mode that a file had before. It gets the same id in each \
+export. Its message is its metadata. If that is JSON with \"message\", then \"author\", \
+\"email\" and \"date\" (RFC 3339) are the author's. Keys that Git does not accept as paths are \
+left out and reported.
 
 A repository that does not exist, or an empty folder, becomes a bare repository. Into a repository \
 with an earlier export only new commits are written. Main goes to the branch that it was imported \
