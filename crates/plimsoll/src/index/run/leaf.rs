@@ -45,7 +45,7 @@ use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
 use plimsoll_memory::prefetch::{prefetch, prefetch_at};
 
 use crate::index::run::bytes::{common_prefix, compare, u16_at, unzigzag, varint_at, zigzag};
-use crate::types::index_key::{IndexKey, MAX_INDEX_KEY_BYTES};
+use crate::types::index_key::MAX_INDEX_KEY_BYTES;
 use crate::types::version::{MAX_STORED_BYTES, Stored};
 
 /// The kind byte of leaf pages.
