@@ -101,7 +101,8 @@ pub(crate) fn verify(
     }
     report.restorable = restorable(catalog, &bad);
     if report.restorable.is_empty() && report.damage.is_empty() {
-        let what = "no moment can be restored from the objects that it names".to_owned();
+        let what = "no moment can be restored, because the manifest names no intact index and log"
+            .to_owned();
         report.damage.push(Damage { object: manifest::name_of(newest.number), what });
     }
     for Dropped { object, .. } in &newest.dropped {

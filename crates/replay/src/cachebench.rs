@@ -294,8 +294,8 @@ impl Config {
         if generator != REPLAYS {
             let made = GENERATORS.join("`, `");
             return Err(self.malformed(&format!(
-                "the generator `{generator}` is not supported: `{made}` are, and `{REPLAYS}` reads \
-                 a trace as CSV"
+                "the generator `{generator}` is not supported; use `{made}`, or `{REPLAYS}` to \
+                 replay a CSV trace"
             )));
         }
         let several =

@@ -82,7 +82,7 @@ impl Member {
         self.child.id()
     }
 
-    pub(crate) fn send(&mut self, task: Task) -> Result<()> {
+    pub(crate) fn tell(&mut self, task: Task) -> Result<()> {
         let input = self.input.as_mut().context("its input is closed")?;
         Ok(writeln!(input, "{task}")?)
     }
@@ -93,7 +93,7 @@ impl Member {
 
     /// Has a task run, and returns its answer.
     pub(crate) fn ask(&mut self, task: Task) -> Result<Answer> {
-        self.send(task)?;
+        self.tell(task)?;
         self.hear()
     }
 
@@ -146,12 +146,12 @@ impl Fleet {
     /// and the common start time.
     pub(crate) fn ask(&mut self, task: impl Fn(u64, u64) -> Task) -> Result<Vec<Answer>> {
         let start = now_nanos() + LEAD_NANOS;
-        self.send(|number| task(number, start))?;
+        self.tell(|number| task(number, start))?;
         self.hear()
     }
 
-    pub(crate) fn send(&mut self, task: impl Fn(u64) -> Task) -> Result<()> {
-        self.0.iter_mut().zip(0..).try_for_each(|(member, number)| member.send(task(number)))
+    pub(crate) fn tell(&mut self, task: impl Fn(u64) -> Task) -> Result<()> {
+        self.0.iter_mut().zip(0..).try_for_each(|(member, number)| member.tell(task(number)))
     }
 
     pub(crate) fn hear(&mut self) -> Result<Vec<Answer>> {

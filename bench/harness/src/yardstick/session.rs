@@ -80,11 +80,8 @@ impl Session {
     pub(crate) fn end(mut self) -> Cell {
         if let Some(launched) = self.launched.take() {
             // A build waits for its merges.
-            let timeout = if matches!(self.row, Row::Build | Row::Build16k) {
-                5 * TIMEOUT
-            } else {
-                TIMEOUT
-            };
+            let timeout =
+                if matches!(self.row, Row::Build | Row::Build16k) { 5 * TIMEOUT } else { TIMEOUT };
             self.cell.end_of(launched.end(Some(timeout)));
         }
         self.cell

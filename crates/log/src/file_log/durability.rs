@@ -40,8 +40,8 @@ const BACKLOG_PART: u64 = 8;
 const BACKLOG_MIN: u64 = 4 << 20;
 const BACKLOG_MAX: u64 = 64 << 20;
 
-/// A divisor: bytes of blob files count for this part when deciding whether a background sync is
-/// due, because they fill no buffer and each file takes a sync of its own.
+/// Divisor: when deciding whether a background sync is due, a byte of a blob file counts as this
+/// part of a byte of the log, because it fills no buffer and each file needs its own sync.
 const BLOB_PART: u64 = 4;
 
 /// The durable end of an open log, and the state needed to advance it.

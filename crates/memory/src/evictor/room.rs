@@ -54,17 +54,19 @@ impl Demand {
     }
 
     /// Units taken during one reaction.
-    fn taken_meanwhile(self) -> usize {
+    fn taken_in_one_reaction(self) -> usize {
         // A float that does not fit becomes the largest number, and NaN becomes 0.
         (self.per_nano * self.reaction_nanos) as usize
     }
 
-    /// Watermarks for a pool of `capacity` units, where a batch is at least `batch`: between two
-    /// batches and 1 %.
+    /// Watermarks for a pool of `capacity` units. The high one is twice what is taken during one
+    /// reaction, but at least two batches of `batch` units, and at most 1 % of the pool.
     pub(super) fn watermarks(self, batch: usize, capacity: usize) -> Watermarks {
         let least = 2 * batch;
-        let high =
-            self.taken_meanwhile().saturating_mul(2).clamp(least, (capacity / PART_MAX).max(least));
+        let high = self
+            .taken_in_one_reaction()
+            .saturating_mul(2)
+            .clamp(least, (capacity / PART_MAX).max(least));
         Watermarks { low: high / 2, high }
     }
 }
@@ -114,9 +116,9 @@ mod tests {
         let mut demand = Demand::default();
         demand.note_taken(1_000_000, 1_000_000_000);
         demand.note_reaction(1_000_000_000);
-        assert!(demand.taken_meanwhile() > 10_000);
+        assert!(demand.taken_in_one_reaction() > 10_000);
         demand.note_taken(1_000_000, 3_600_000_000_000);
-        assert!(demand.taken_meanwhile() < 200);
+        assert!(demand.taken_in_one_reaction() < 200);
     }
 
     #[test]

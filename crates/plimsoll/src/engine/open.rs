@@ -103,7 +103,7 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
         (&snapshots, &keyspaces),
         floors.clone(),
     ));
-    let checkpoint = manifest.checkpoint.glsn;
+    let checkpoint = manifest.head.checkpoint.glsn;
     let index = open_index(&path, &options, &memory, &entry, &log, manifest, &horizon)?;
     let before_replay = watch.nanos();
     let replayed = replay(&log, &memory.budget, &index, checkpoint)?;
@@ -267,7 +267,7 @@ fn open_log(
             let manifest = check_manifest(path, manifest, &log)?;
             // Otherwise other processes may be writing manifests.
             if entry.is_only_writer() {
-                set_foreign_aside(&*options.disk, &path.join("index"), manifest.number)?;
+                set_foreign_aside(&*options.disk, &path.join("index"), manifest.head.number)?;
             }
             manifest
         }
@@ -301,7 +301,8 @@ fn log_options(
     log.job_pool = Arc::clone(&memory.job_pool);
     log.on_poison = Some(events::poisoned);
     // An empty index knows nothing about the log.
-    log.known = manifest.map(|manifest| manifest.durable).filter(|known| known.glsn > Glsn::NONE);
+    log.known =
+        manifest.map(|manifest| manifest.head.durable).filter(|known| known.glsn > Glsn::NONE);
     log.mode = match manifest {
         _ if options.read_only => Mode::ReadOnly,
         // An index without its log is damage, not a new store.

@@ -94,20 +94,20 @@ fn forked<T>(path: &Path, glsn: Option<Glsn>, what: &str) -> Result<T> {
 }
 
 pub(super) fn check_log_id(path: &Path, manifest: &Manifest, log_id: u128) -> Result<()> {
-    if manifest.log_id == log_id {
+    if manifest.head.log_id == log_id {
         return Ok(());
     }
     forked(
         path,
         None,
-        &format!("index/{} was made from another log", manifest_name(manifest.number)),
+        &format!("index/{} was made from another log", manifest_name(manifest.head.number)),
     )
 }
 
 /// Rejects a manifest that was not made from this log.
 pub(super) fn check_manifest(path: &Path, manifest: Manifest, log: &FileLog) -> Result<Manifest> {
     check_log_id(path, &manifest, log.id())?;
-    let checkpoint = manifest.checkpoint;
+    let checkpoint = manifest.head.checkpoint;
     if checkpoint.glsn > Glsn::NONE
         && checkpoint.glsn >= log.bounds().first
         && log.chain_at(checkpoint.glsn).lift()?.is_some_and(|chain| chain != checkpoint.chain)
@@ -118,13 +118,13 @@ pub(super) fn check_manifest(path: &Path, manifest: Manifest, log: &FileLog) -> 
             "the index was made from a log that was forked or truncated since",
         );
     }
-    if let Some(begins) = manifest.log_begins.filter(|begins| log.bounds().first > *begins) {
+    if let Some(begins) = manifest.head.log_begins.filter(|begins| log.bounds().first > *begins) {
         return Err(Error::damaged(format_args!(
             "{}: the log begins with GLSN {}, but according to manifest {} of the index it was \
              trimmed only below {begins}: segments are missing",
             path.display(),
             log.bounds().first,
-            manifest.number
+            manifest.head.number
         ))
         .in_file(|| "log".to_owned()));
     }
@@ -134,7 +134,7 @@ pub(super) fn check_manifest(path: &Path, manifest: Manifest, log: &FileLog) -> 
              to {}: a newer manifest is missing",
             path.display(),
             log.bounds().first,
-            manifest.number,
+            manifest.head.number,
             checkpoint.glsn
         )));
     }

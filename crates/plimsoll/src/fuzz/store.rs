@@ -268,7 +268,7 @@ fn mend_manifest(bytes: &mut Vec<u8>, number: u64, is_changed: bool, places: &BT
     let Some(mut manifest) = Manifest::read(&disk, dir).ok().flatten().filter(|_| written) else {
         return;
     };
-    for position in [&mut manifest.checkpoint, &mut manifest.durable] {
+    for position in [&mut manifest.head.checkpoint, &mut manifest.head.durable] {
         position.chain = places.get(&position.glsn.0).copied().unwrap_or(position.chain);
     }
     let disk = MemDisk::new();

@@ -50,6 +50,14 @@ pub(crate) struct RunInfo {
 /// The manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Manifest {
+    pub(crate) head: Head,
+    /// Runs, newest first; then history runs, the most recently made first.
+    pub(crate) runs: Vec<RunInfo>,
+}
+
+/// All fields of a manifest except the runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
     /// The log's id; a manifest of another log is refused.
     pub(crate) log_id: u128,
     /// The number of this manifest in the sequence of the store's manifests.
@@ -70,27 +78,12 @@ pub(crate) struct Manifest {
     /// below it. If the log's first entry is later, segments are missing. `None` if an earlier
     /// version wrote the manifest.
     pub(crate) log_begins: Option<Glsn>,
-    /// Runs, newest first; then history runs, the most recently made first.
-    pub(crate) runs: Vec<RunInfo>,
-}
-
-/// All fields of a manifest except the runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
-    pub(crate) log_id: u128,
-    pub(crate) number: u64,
-    pub(crate) checkpoint: Position,
-    pub(crate) durable: Position,
-    pub(crate) next_run: u64,
-    pub(crate) limits: Limits,
-    pub(crate) ranges: Arc<RangeSet>,
-    pub(crate) log_begins: Option<Glsn>,
 }
 
 impl Manifest {
     /// The manifest of an empty index.
     pub(crate) fn empty(log_id: u128) -> Self {
-        Self {
+        let head = Head {
             log_id,
             number: 0,
             checkpoint: Position::default(),
@@ -99,37 +92,8 @@ impl Manifest {
             limits: Limits::default(),
             ranges: Arc::default(),
             log_begins: Some(Glsn::FIRST),
-            runs: Vec::new(),
-        }
-    }
-
-    /// The head of the manifest.
-    pub(crate) fn head(&self) -> Head {
-        Head {
-            log_id: self.log_id,
-            number: self.number,
-            checkpoint: self.checkpoint,
-            durable: self.durable,
-            next_run: self.next_run,
-            limits: self.limits.clone(),
-            ranges: Arc::clone(&self.ranges),
-            log_begins: self.log_begins,
-        }
-    }
-
-    /// Combines a head and runs.
-    pub(crate) fn of(head: Head, runs: Vec<RunInfo>) -> Self {
-        Self {
-            log_id: head.log_id,
-            number: head.number,
-            checkpoint: head.checkpoint,
-            durable: head.durable,
-            next_run: head.next_run,
-            limits: head.limits,
-            ranges: head.ranges,
-            log_begins: head.log_begins,
-            runs,
-        }
+        };
+        Self { head, runs: Vec::new() }
     }
 
     /// Reads the newest manifest of a folder, of any log; `None` if there is none (the index is
@@ -181,7 +145,7 @@ impl Manifest {
     /// Writes the manifest under its number; see [`write`].
     pub(crate) fn write(&self, disk: &dyn Disk, dir: &Path) -> Result<()> {
         let runs = self.runs.iter().map(|run| (run.history, run.tables.iter()));
-        write(disk, dir, 0, &self.head(), runs).map_err(|(_, error)| error)
+        write(disk, dir, 0, &self.head, runs).map_err(|(_, error)| error)
     }
 }
 
@@ -197,7 +161,7 @@ fn read_file(file: &dyn File, path: &Path, number: u64) -> Result<Manifest> {
             ),
         },
     })?;
-    if manifest.number != number {
+    if manifest.head.number != number {
         return Err(damaged(path, "it contains a manifest with another number"));
     }
     Ok(manifest)

@@ -82,7 +82,7 @@ impl Runs {
         manifest: Manifest,
     ) -> Result<Self> {
         let context = &env.context;
-        if manifest.log_id != context.log.id() {
+        if manifest.head.log_id != context.log.id() {
             return Err(Error::Forked {
                 glsn: None,
                 message: format!(
@@ -91,9 +91,9 @@ impl Runs {
                 ),
             });
         }
-        let files = Files::new(context, manifest.next_run)?;
-        let head = manifest.head();
+        let files = Files::new(context, manifest.head.next_run)?;
         let (runs, history) = open_runs(&files, &manifest, None)?;
+        let head = manifest.head;
         let limits = Arc::new(head.limits.clone());
         let depth = depth(runs.iter().map(|run| run.span()));
         let rows = context.row_cache.handle();
@@ -266,7 +266,7 @@ impl Runs {
         let runs = current.chain(history).collect();
         let files = Arc::new(view.of_files(&self.env.context.budget));
         self.blobs.job_reads(&files);
-        (Manifest::of(record.clone(), runs), files)
+        (Manifest { head: record.clone(), runs }, files)
     }
 
     /// The current manifest, the run files that it names (its blob files belong to the log), and a
@@ -502,21 +502,21 @@ impl Runs {
             else {
                 return Ok(());
             };
-            if manifest.checkpoint.glsn < record.checkpoint.glsn {
+            if manifest.head.checkpoint.glsn < record.checkpoint.glsn {
                 // The current manifest was in doubt, and the writer continued from the previous
                 // one: only this view has the versions between the two.
                 return Ok(());
             }
             match open_runs(&self.files, &manifest, Some(&view)) {
                 Ok(opened) => break (manifest, opened),
-                Err(error) if manifest.number == before => return Err(error),
+                Err(error) if manifest.head.number == before => return Err(error),
                 // If its files are gone, there is a still newer manifest.
-                Err(_) => before = manifest.number,
+                Err(_) => before = manifest.head.number,
             }
         };
-        let checkpoint = manifest.checkpoint.glsn;
-        self.files.skip_to(manifest.next_run);
-        let head = manifest.head();
+        let checkpoint = manifest.head.checkpoint.glsn;
+        self.files.skip_to(manifest.head.next_run);
+        let head = manifest.head;
         let room = match head.ranges.is_empty() {
             true => None,
             false => Some(self.range_memory.reserve(&view.ranges, head.ranges.bytes())?),

@@ -204,7 +204,7 @@ impl World {
         assert_eq!(self.budget.usage().of(Kind::Sort), 0, "a closed index holds no memory");
         let manifest =
             Manifest::read(&*self.disk, &dir())?.unwrap_or_else(|| Manifest::empty(self.log.id()));
-        let checkpoint = manifest.checkpoint;
+        let checkpoint = manifest.head.checkpoint;
         assert!(checkpoint.glsn <= self.log.bounds().durable, "the checkpoint is durable");
         if checkpoint.glsn > Glsn::NONE {
             assert_eq!(self.log.chain_at(checkpoint.glsn).lift()?, Some(checkpoint.chain));

@@ -136,8 +136,8 @@ impl<'a> Graph<'a> {
         Ok(true)
     }
 
-    /// Whether a chain may have written keys after a moment and up to another one. A merge that
-    /// wrote none adds only commits of other chains.
+    /// Whether a chain may have written keys after `from` and up to `upto`. A merge commit that
+    /// wrote no key does not count: it only adds commits of other chains.
     fn has_commits(&mut self, id: u32, from: Glsn, upto: Glsn) -> Result<bool> {
         self.has_commits_between(id, (from, upto), [upto; 2])
     }

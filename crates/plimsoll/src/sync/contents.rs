@@ -262,7 +262,7 @@ pub(super) fn emit(
         if !is_of_user(&change) {
             continue;
         }
-        let unknown = || Error::damaged("a commit changed a keyspace whose name is not known");
+        let unknown = || Error::damaged("a commit changed a keyspace whose name is unknown");
         let keyspace = change.keyspace().ok_or_else(unknown)?;
         if let Some((_, end)) = change.deleted_range() {
             if received.is_none() {

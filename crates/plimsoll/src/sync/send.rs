@@ -26,8 +26,7 @@ pub(super) struct Head<'a> {
     /// The time of the original commit, in microseconds since 1970 UTC.
     pub(super) micros: u64,
     pub(super) metadata: &'a [u8],
-    /// Whether the commit is the last one that is sent, or is reached from that by following only
-    /// first parents.
+    /// Whether the commit is the last one sent, or one of its ancestors by first parents.
     pub(super) is_on_line: bool,
 }
 

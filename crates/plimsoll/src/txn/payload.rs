@@ -198,8 +198,8 @@ impl<'a> Payload<'a> {
         let version = reader.u8().ok_or_else(damaged)?;
         if version != VERSION {
             return Err(Error::format(format!(
-                "a transaction has encoding {version}, but this version knows only {VERSION}; use \
-                 a newer Plimsoll"
+                "a transaction has encoding version {version}, but this build of Plimsoll reads \
+                 only version {VERSION}; use a newer one"
             )));
         }
         let flags = reader.u8().ok_or_else(damaged)?;

@@ -636,7 +636,7 @@ pub enum InvalidInput {
     /// The name cannot be that of a remote.
     #[error(
         "{name:?} cannot be the name of a remote: use 1 to 255 bytes without control characters, \
-         `/` and `:` that neither begin with `-` nor are `incoming` or a moment"
+         `/` or `:`; the name must not begin with `-`, be `incoming`, or denote a moment"
     )]
     RemoteName {
         /// The name.

@@ -414,7 +414,7 @@ impl Driver {
     fn compress(&mut self, space: u8, compression: Compression) -> Outcome<String> {
         let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
         let set = self.db().set_compression(&keyspace, compression);
-        // The model does not hold the compression, so the store tells whether that was a commit.
+        // The model does not track compression, so ask the store whether it committed.
         if set.is_err() || self.db().newest().0 > self.model.newest() {
             let retention = self.model.retention(space);
             self.committed_unseen(&set, Entry::Keyspace { space, retention });

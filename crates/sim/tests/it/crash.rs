@@ -30,7 +30,8 @@ fn visit_with_unreadable_value_during_merge_fails_without_skipping_a_row() {
         let text = format!(
             "begin t0\nput t0 s0 =b/10 7315#20873217\ncommit t0 0#0\nput-many t0 s2 0 30 \
              100#20873218 rising\nbegin t1\nput t1 s1 =a/06%00 100929#20873244\nsubmit \
-             t1\nstep\ncut {}\namid iterator-attached trim then walk -2 s0 ^b/1 . rev 4294967295 values",
+             t1\nstep\ncut {}\namid iterator-attached trim then walk -2 s0 ^b/1 . rev 4294967295 \
+             values",
             if seed == 5096 { 5 } else { seed }
         );
         let case = Case::new(Mode::Crash, seed);

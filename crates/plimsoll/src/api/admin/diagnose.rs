@@ -340,7 +340,7 @@ pub(crate) fn look(
         disk,
         dir: &path.join("log"),
         budget,
-        durable: known.map(|manifest| manifest.durable.glsn),
+        durable: known.map(|manifest| manifest.head.durable.glsn),
         unfinished: &|_| false,
         kept: &kept,
         needed: &needed,
@@ -356,7 +356,7 @@ pub(crate) fn look(
                 path,
                 pool,
                 budget,
-                (known.expect("its runs").log_id, info),
+                (known.expect("its runs").head.log_id, info),
                 run,
             )?);
         }
@@ -400,7 +400,7 @@ pub(crate) fn is_lost(
     first: Glsn,
 ) -> Result<bool> {
     Ok(match manifest {
-        Ok(Some(manifest)) => first > manifest.checkpoint.glsn.next(),
+        Ok(Some(manifest)) => first > manifest.head.checkpoint.glsn.next(),
         // Without runs, opening rebuilds the index.
         Ok(None) => {
             disk.entry(index)?.is_some()

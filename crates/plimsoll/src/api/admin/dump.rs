@@ -369,12 +369,12 @@ impl Dump<'_> {
     /// Writes the versions that are older than the log, of one set of runs.
     fn old_versions(&mut self, first: Glsn) -> Result<()> {
         let (manifest, _, view) = self.store.reader.index.runs.files();
-        if manifest.checkpoint.glsn.next() < first {
+        if manifest.head.checkpoint.glsn.next() < first {
             // Another process writes the store, and this one has not seen its newest runs.
-            return Err(Error::trimmed(manifest.checkpoint.glsn.next(), first));
+            return Err(Error::trimmed(manifest.head.checkpoint.glsn.next(), first));
         }
         let mut limits = Vec::new();
-        encode_limits(&manifest.head().limits, &mut limits);
+        encode_limits(&manifest.head.limits, &mut limits);
         self.out.write(&Record::Limits(&limits))?;
         let everything = (Bound::Unbounded, Bound::Unbounded);
         let mut versions = Versions::new(everything, Glsn::NONE, Glsn(first.0 - 1));

@@ -309,7 +309,7 @@ impl Sources {
         // Ignore an unreadable manifest: the error that led here is more useful.
         let _ = store.reader.index.memtables.refresh();
         let (now, readable) = (Self::of(store), store.reader.log.readable());
-        let known = store.reader.index.runs.files().0.durable.glsn;
+        let known = store.reader.index.runs.files().0.head.durable.glsn;
         let left = now.first > self.first || now.manifest > self.manifest || known > readable;
         left.then(|| Error::trimmed(readable, known.max(readable.next())))
     }
@@ -325,9 +325,9 @@ pub(crate) fn list_whole(
     // The keeper may have installed this manifest since this process last read the log.
     store.committer.fresh()?;
     let readable = store.reader.log.readable();
-    if store.options.read_only && manifest.durable.glsn > readable {
+    if store.options.read_only && manifest.head.durable.glsn > readable {
         // The manifest was refreshed from the writing process; the log was not.
-        return Err(Error::trimmed(readable, manifest.durable.glsn));
+        return Err(Error::trimmed(readable, manifest.head.durable.glsn));
     }
     let immutable = |path: PathBuf, kind| -> Result<StoreFile<'_>> {
         let bytes = store.options.disk.entry(&path)?.map_or(0, |entry| entry.len);
@@ -347,8 +347,8 @@ pub(crate) fn list_whole(
         each(file)
     })?;
     // Another process may have trimmed the log since its manifest was read.
-    manifest.log_begins = first;
-    let (needed, first) = (manifest.checkpoint.glsn.next(), store.reader.log.bounds().first);
+    manifest.head.log_begins = first;
+    let (needed, first) = (manifest.head.checkpoint.glsn.next(), store.reader.log.bounds().first);
     if store.options.read_only && first > needed {
         // Another process has trimmed entries that the manifest needs, and this one has noticed:
         // the copy may lack them.
@@ -430,10 +430,10 @@ fn whole_with_manifest(
     let (memory, folder) = (MemDisk::new(), Path::new("/index"));
     memory.create_dir(folder)?;
     manifest.write(&memory, folder)?;
-    let path = folder.join(manifest_name(manifest.number));
+    let path = folder.join(manifest_name(manifest.head.number));
     let file = memory.open(&path, Open::Read, Caching::Buffered)?;
-    let (number, known) = (manifest.number, manifest.durable.glsn);
-    let log_first = manifest.log_begins.unwrap_or(Glsn::FIRST);
+    let (number, known) = (manifest.head.number, manifest.head.durable.glsn);
+    let log_first = manifest.head.log_begins.unwrap_or(Glsn::FIRST);
     let kind = FileKind::Manifest { number, known, log_first };
     let (bytes, memory) = (file.len()?, Some(file));
     each(&StoreFile { store, kind, path, bytes, immutable: true, memory })?;

@@ -336,8 +336,10 @@ fn attempt(
                  dropped since, or its retention changed"
             )
         }));
-        let before =
-            source.manifest.as_ref().map_or(Glsn::NONE, |manifest| manifest.limits.oldest_readable);
+        let before = source
+            .manifest
+            .as_ref()
+            .map_or(Glsn::NONE, |manifest| manifest.head.limits.oldest_readable);
         if report.readable_from <= before {
             report.readable_from = Glsn::NONE;
         }

@@ -284,7 +284,7 @@ fn decode(log_id: u128, input: &mut Input<'_>) -> Result<Manifest, Failure> {
     }
     let limits = Limits { deletions_moved, oldest_readable, readable_in, deletions_dropped_in };
     let head = Head { log_id, number, checkpoint, durable, next_run, limits, log_begins, ranges };
-    Ok(Manifest::of(head, runs))
+    Ok(Manifest { head, runs })
 }
 
 /// The additions after the runs, as far as present.

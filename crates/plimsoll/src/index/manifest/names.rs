@@ -30,7 +30,8 @@ pub(crate) fn manifest_number(name: &str) -> Option<u64> {
     digits.parse().ok().filter(|number| manifest_name(*number) == name)
 }
 
-/// Whether a file is an unfinished manifest, or an older one than those kept besides `newest`.
+/// Whether a file is an unfinished manifest, or is older than the last [`KEPT`] manifests, of which
+/// `newest` is the last.
 pub(crate) fn is_leftover(name: &str, newest: u64) -> bool {
     match manifest_number(name) {
         Some(number) => number.saturating_add(KEPT) <= newest,

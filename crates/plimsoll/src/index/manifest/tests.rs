@@ -39,7 +39,7 @@ fn info(n: u64) -> TableInfo {
 }
 
 fn sample(tables: u64) -> Manifest {
-    Manifest {
+    let head = Head {
         number: 12,
         checkpoint: Position { glsn: Glsn(500), chain: 0xfeed },
         durable: Position { glsn: Glsn(510), chain: 0xbeef },
@@ -62,12 +62,20 @@ fn sample(tables: u64) -> Manifest {
             let one = RangeSet::default().with(b"\0\0\0\x01a", b"\0\0\0\x01c", Glsn(450));
             Arc::new(one.with(b"\0\0\0\x01b", &end_of_all(), Glsn(460)))
         },
+        ..Manifest::empty(0xabcd << 100).head
+    };
+    Manifest {
+        head,
         runs: vec![
             RunInfo { history: false, tables: (0..tables).map(info).collect() },
             RunInfo { history: true, tables: vec![info(7)] },
         ],
-        ..Manifest::empty(0xabcd << 100)
     }
+}
+
+/// The manifest with another number.
+fn numbered(number: u64, manifest: Manifest) -> Manifest {
+    Manifest { head: Head { number, ..manifest.head }, ..manifest }
 }
 
 #[test]
@@ -77,7 +85,7 @@ fn a_manifest_round_trips() {
     assert_eq!(Manifest::read(&disk, dir).unwrap(), None);
     assert_eq!(Manifest::read(&disk, Path::new("/nowhere")).unwrap(), None);
     for (number, manifest) in (3..).zip([Manifest::empty(7), sample(6), sample(5000), sample(8)]) {
-        let manifest = Manifest { number, ..manifest };
+        let manifest = numbered(number, manifest);
         manifest.write(&disk, dir).unwrap();
         assert_eq!(Manifest::read_beyond(&disk, dir, None, Some(number)).unwrap(), None);
         assert_eq!(
@@ -95,7 +103,7 @@ fn a_manifest_round_trips() {
 fn a_damaged_or_misnumbered_newest_manifest_is_corruption() {
     let (disk, dir) = (MemDisk::new(), Path::new("/"));
     sample(3).write(&disk, dir).unwrap();
-    let newer = Manifest { number: 13, ..sample(6) };
+    let newer = numbered(13, sample(6));
     newer.write(&disk, dir).unwrap();
     let path = dir.join(manifest_name(13));
     disk.open(&path, Open::ReadWrite, Caching::Buffered).unwrap().write_at(&[1], 200).unwrap();
@@ -134,7 +142,7 @@ fn a_taken_number_is_refused_and_its_manifest_stays() {
         let error = sample(6).write(&disk, dir).unwrap_err();
         assert!(error.to_string().contains("already exists"), "{error}");
         assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(sample(3)));
-        let next = Manifest { number: 13, ..sample(6) };
+        let next = numbered(13, sample(6));
         next.write(&disk, dir).unwrap();
         assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(next));
     }
@@ -171,8 +179,9 @@ fn write_bytes(disk: &MemDisk, dir: &Path, bytes: &[u8]) {
 #[test]
 fn unknown_additions_are_skipped_and_missing_ones_have_defaults() {
     let (disk, dir) = (MemDisk::new(), Path::new("/"));
-    let mut manifest = Manifest { ranges: Arc::default(), ..sample(6) };
-    manifest.limits.readable_in =
+    let mut manifest = sample(6);
+    manifest.head.ranges = Arc::default();
+    manifest.head.limits.readable_in =
         [(2, 30), (9, 4)].map(|(keyspace, floor)| (keyspace, MomentSet::since(Glsn(floor)))).into();
     manifest.write(&disk, dir).unwrap();
     let file = disk.open(&dir.join(manifest_name(12)), Open::Read, Caching::Buffered).unwrap();
@@ -186,9 +195,10 @@ fn unknown_additions_are_skipped_and_missing_ones_have_defaults() {
     write_bytes(&disk, dir, &[front, &[0]].concat());
     let limits = Limits {
         deletions_dropped_in: vec![(2, Glsn(30)), (9, Glsn(4))],
-        ..manifest.limits.clone()
+        ..manifest.head.limits.clone()
     };
-    let assumed = Manifest { limits, log_begins: None, ..manifest.clone() };
+    let head = Head { limits, log_begins: None, ..manifest.head.clone() };
+    let assumed = Manifest { head, ..manifest.clone() };
     assert_eq!(Manifest::read(&disk, dir).unwrap(), Some(assumed));
     // Possible encodings of a later version.
     for bytes in [
@@ -335,7 +345,7 @@ fn a_table_with_branch_versions_is_reported_as_newer() {
 #[test]
 fn a_power_cut_leaves_the_old_or_the_new_manifest() {
     let dir = Path::new("/");
-    let (old, new) = (sample(300), Manifest { number: 13, ..sample(700) });
+    let (old, new) = (sample(300), numbered(13, sample(700)));
     let mut seen = [false; 2];
     for seed in 0..200 {
         let disk = LyingDisk::new(seed);
@@ -346,7 +356,7 @@ fn a_power_cut_leaves_the_old_or_the_new_manifest() {
         let read = Manifest::read(&disk, dir).unwrap().expect("there was one");
         assert!(read == new || (read == old && !done), "seed {seed}");
         seen[usize::from(read == new)] = true;
-        let next = Manifest { number: read.number + 1, ..new.clone() };
+        let next = numbered(read.head.number + 1, new.clone());
         next.write(&disk, dir).unwrap();
         let read = Manifest::read(&disk, dir).unwrap();
         assert_eq!(read, Some(next), "the leftovers of a failed attempt do not matter");

@@ -32,14 +32,14 @@ pub(crate) fn verify(
     check_ages(&view.runs, report);
     let youngest = view.runs.iter().chain(&view.history).map(|run| run.max_glsn()).max();
     // While another process writes, the manifest may be younger than the log bounds known here.
-    let durable = runs.env.context.log.bounds().durable.max(manifest.durable.glsn);
+    let durable = runs.env.context.log.bounds().durable.max(manifest.head.durable.glsn);
     if let Some(youngest) = youngest.filter(|&youngest| youngest > durable) {
         report(format!(
             "a run holds GLSN {youngest}, which is younger than the durable GLSN {durable}"
         ));
     }
-    if manifest.checkpoint.glsn > durable {
-        let checkpoint = manifest.checkpoint.glsn;
+    if manifest.head.checkpoint.glsn > durable {
+        let checkpoint = manifest.head.checkpoint.glsn;
         report(format!(
             "the index's checkpoint {checkpoint} is younger than the durable GLSN {durable}"
         ));

@@ -132,13 +132,13 @@ fn the_number_of_a_manifest_in_doubt_is_not_reused() {
         world.commit(BTreeMap::from([(key(FOREVER, 3), Some(b"newer".to_vec()))])).unwrap();
         disk.fail_rename(1);
         assert!(world.index().memtables.flush_up_to(world.applied).is_err());
-        let number = Manifest::read(&disk, &dir()).unwrap().unwrap().number;
+        let number = Manifest::read(&disk, &dir()).unwrap().unwrap().head.number;
         took_effect[usize::from(number == 2)] = true;
         world.index().memtables.flush_up_to(world.applied).unwrap();
         let manifest = Manifest::read(&disk, &dir()).unwrap().unwrap();
         assert_eq!(
-            (number.max(2) + 1, manifest.checkpoint.glsn),
-            (manifest.number, world.applied),
+            (number.max(2) + 1, manifest.head.checkpoint.glsn),
+            (manifest.head.number, world.applied),
             "seed {seed}"
         );
         world.check_all();

@@ -152,7 +152,7 @@ fn a_read_only_index_replays_as_far_as_its_budget_allows_and_reports_it() {
     let files = world.run_files();
     let context = Context { role: crate::index::env::role::Role::ReadOnly, ..world.context() };
     let manifest = Manifest::read(&*world.disk, &dir()).unwrap().expect("the index was flushed");
-    let checkpoint = manifest.checkpoint.glsn;
+    let checkpoint = manifest.head.checkpoint.glsn;
     world.index =
         Some(OpenIndex::open(context, manifest, Arc::clone(&world.horizon) as _).unwrap());
     for commit in world.commits.iter().filter(|commit| commit.glsn > checkpoint) {

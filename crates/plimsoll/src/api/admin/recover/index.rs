@@ -66,12 +66,12 @@ pub(crate) fn begin(
             }
         }
     } else {
-        manifest.checkpoint = source.survey.start();
+        manifest.head.checkpoint = source.survey.start();
     }
-    manifest.log_begins = Some(source.survey.start().glsn.next());
-    manifest.durable = durable(source);
-    manifest.number = source.next_manifest;
-    manifest.next_run = source.next_run;
+    manifest.head.log_begins = Some(source.survey.start().glsn.next());
+    manifest.head.durable = durable(source);
+    manifest.head.number = source.next_manifest;
+    manifest.head.next_run = source.next_run;
     disk.sync_dir(&index)?;
     manifest.write(disk, &index)
 }
@@ -132,7 +132,7 @@ pub(crate) fn merge(
         source,
         options,
         blobs: disk.names(&into.join("log"))?.into_iter().collect(),
-        next: replayed.next_run.max(source.next_run),
+        next: replayed.head.next_run.max(source.next_run),
         builder: None,
         tables: Vec::new(),
     };
@@ -217,19 +217,19 @@ pub(crate) fn merge(
         .into_iter()
         .filter(|(id, _)| *id != SYSTEM)
         .for_each(|(id, by)| limits.dropped(id, by, &Arc::default()));
-    let mut head = replayed.head();
+    let mut head = replayed.head.clone();
     (head.number, head.next_run, head.limits) =
-        (replayed.number.saturating_add(1), output.next, limits);
+        (head.number.saturating_add(1), output.next, limits);
     if let Some(old) = &source.manifest {
-        head.ranges = Arc::new(head.ranges.union(&old.ranges));
+        head.ranges = Arc::new(head.ranges.union(&old.head.ranges));
     }
     (head.checkpoint, head.durable) = (durable(source), durable(source));
-    let manifest = Manifest::of(head, runs);
+    let manifest = Manifest { head, runs };
     disk.sync_dir(&index)?;
     manifest.write(disk, &index)?;
     sweep(disk, &index, &manifest)?;
     let ranges = lost_ranges(source, scene)?;
-    Ok(MergeLosses { ranges, readable_from: manifest.limits.oldest_readable, stale_records })
+    Ok(MergeLosses { ranges, readable_from: manifest.head.limits.oldest_readable, stale_records })
 }
 
 /// A cursor over a run.
@@ -257,10 +257,10 @@ fn limits(
     spans: &[(LostSpan, Glsn, bool)],
     ids: BTreeSet<u32>,
 ) -> Limits {
-    let mut limits = replayed.head().limits;
+    let mut limits = replayed.head.limits.clone();
     let users = |id: &u32| *id != SYSTEM;
     match &source.manifest {
-        Some(manifest) => limits.merge(&manifest.head().limits),
+        Some(manifest) => limits.merge(&manifest.head.limits),
         None => {
             // It is unknown which versions compaction has dropped.
             let newest = source
@@ -291,7 +291,7 @@ fn sweep(disk: &dyn Disk, index: &Path, manifest: &Manifest) -> Result<()> {
     let named: BTreeSet<TableId> = tables.map(|info| info.id).collect();
     for name in disk.names(index)? {
         let is_named = run_id_of(&name).is_none_or(|id| named.contains(&TableId::Run(id)));
-        let is_older = name.starts_with("MANIFEST.") && name != manifest_name(manifest.number);
+        let is_older = name.starts_with("MANIFEST.") && name != manifest_name(manifest.head.number);
         if !is_named || is_older {
             disk.remove(&index.join(name))?;
         }

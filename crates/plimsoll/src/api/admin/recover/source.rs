@@ -225,7 +225,7 @@ impl Source {
     pub(crate) fn index_end(&self) -> Glsn {
         let newest = self.parts.iter().filter(|part| part.described).map(|part| part.info.max_glsn);
         let checkpoint =
-            self.manifest.as_ref().map_or(Glsn::NONE, |manifest| manifest.checkpoint.glsn);
+            self.manifest.as_ref().map_or(Glsn::NONE, |manifest| manifest.head.checkpoint.glsn);
         newest.fold(checkpoint, Glsn::max)
     }
 
@@ -233,7 +233,7 @@ impl Source {
     /// they were adopted.
     pub(crate) fn complete_to(&self) -> Glsn {
         let manifest = self.manifest.as_ref().filter(|_| self.is_described);
-        manifest.map_or(Glsn::NONE, |manifest| manifest.checkpoint.glsn)
+        manifest.map_or(Glsn::NONE, |manifest| manifest.head.checkpoint.glsn)
     }
 
     /// The newest commit after `glsn` that the log has lost and that the index is known to hold.
@@ -320,7 +320,7 @@ impl Reader<'_> {
     /// neither can be read.
     fn log_id(&self) -> Result<u128> {
         if let Some(manifest) = self.manifests.first() {
-            return Ok(manifest.log_id);
+            return Ok(manifest.head.log_id);
         }
         let index = self.path.join("index");
         let mut page = self.budget.take(Kind::Staging)?;
@@ -339,9 +339,9 @@ impl Reader<'_> {
     }
 
     fn survey(&self, log_id: u128, run_commits: Glsn, unusable: &Unusable) -> Result<Survey> {
-        let of_log = self.manifests.iter().filter(|manifest| manifest.log_id == log_id);
+        let of_log = self.manifests.iter().filter(|manifest| manifest.head.log_id == log_id);
         let positions: Vec<Position> =
-            of_log.flat_map(|manifest| [manifest.checkpoint, manifest.durable]).collect();
+            of_log.flat_map(|manifest| [manifest.head.checkpoint, manifest.head.durable]).collect();
         let asked: Vec<Glsn> = positions.iter().map(|position| position.glsn).collect();
         let runs = Position { glsn: run_commits, chain: 0 };
         // A manifest contains the chain hash, a run does not.
@@ -349,9 +349,11 @@ impl Reader<'_> {
             .into_iter()
             .fold(runs, |known, it| if it.glsn >= known.glsn { it } else { known });
         // Older manifests do not know of later trims.
-        let newest = self.manifests.first().filter(|newest| self.newest == Some(newest.number));
-        let begins =
-            newest.filter(|newest| newest.log_id == log_id).and_then(|newest| newest.log_begins);
+        let newest =
+            self.manifests.first().filter(|newest| self.newest == Some(newest.head.number));
+        let begins = newest
+            .filter(|newest| newest.head.log_id == log_id)
+            .and_then(|newest| newest.head.log_begins);
         let read = |known: Position, begins| {
             let scope = LogScope {
                 options: &self.log_options,
@@ -375,7 +377,7 @@ impl Reader<'_> {
     /// Decides which parts of the index are used.
     fn choose(self, survey: Survey, run_commits: Glsn, unusable: &Unusable) -> Result<Source> {
         let runs = self.runs_in_folder()?;
-        let named = self.manifests.iter().map(|manifest| manifest.next_run).max().unwrap_or(1);
+        let named = self.manifests.iter().map(|manifest| manifest.head.next_run).max().unwrap_or(1);
         let foreign =
             survey.foreign.iter().map(|name| format!("log/{name} is a segment of another log"));
         let mut source = Source {
@@ -399,7 +401,7 @@ impl Reader<'_> {
         let bounds = source.survey.bounds();
         let is_log_damaged = !source.survey.lost.is_empty()
             || (source.survey.records == 0 && bounds.end > Glsn::FIRST);
-        let is_newest = |manifest: &Manifest| self.newest == Some(manifest.number);
+        let is_newest = |manifest: &Manifest| self.newest == Some(manifest.head.number);
         if is_log_damaged && !self.manifests.first().is_some_and(is_newest) {
             source.unresolved.push(format!(
                 "no readable manifest records how far the log extended: commits after GLSN {} may \
@@ -408,22 +410,24 @@ impl Reader<'_> {
             ));
         }
         for manifest in self.manifests.iter() {
-            if manifest.log_id != source.survey.log_id {
+            if manifest.head.log_id != source.survey.log_id {
                 source.unresolved.push(format!(
                     "the index belongs to another log according to its manifest {}: nothing of it \
                      is in the new store",
-                    manifest.number
+                    manifest.head.number
                 ));
                 return Ok(source);
             }
-            let is_forked = [manifest.checkpoint, manifest.durable].iter().any(|position| {
-                let chain = source.survey.chains.get(&position.glsn);
-                position.glsn > Glsn::NONE && chain.is_some_and(|chain| *chain != position.chain)
-            });
+            let is_forked =
+                [manifest.head.checkpoint, manifest.head.durable].iter().any(|position| {
+                    let chain = source.survey.chains.get(&position.glsn);
+                    position.glsn > Glsn::NONE
+                        && chain.is_some_and(|chain| *chain != position.chain)
+                });
             let parts = self.parts_of(manifest)?;
             let is_sound = !is_forked
                 && !unusable.index
-                && manifest.checkpoint.glsn.next() >= bounds.start
+                && manifest.head.checkpoint.glsn.next() >= bounds.start
                 && parts.iter().all(|part| {
                     part.problems.is_empty()
                         && part.info.min_pointer.is_none_or(|oldest| oldest >= bounds.start)
@@ -431,11 +435,11 @@ impl Reader<'_> {
             let is_newest = is_newest(manifest);
             // An older manifest is as good if the log has every commit after it. A newer one may
             // have dropped blob files.
-            let is_complete = (is_newest && run_commits <= manifest.checkpoint.glsn)
+            let is_complete = (is_newest && run_commits <= manifest.head.checkpoint.glsn)
                 || (run_commits < bounds.end
                     && source
                         .survey
-                        .newest_gap(manifest.checkpoint.glsn.next(), Glsn(bounds.end.0 - 1))
+                        .newest_gap(manifest.head.checkpoint.glsn.next(), Glsn(bounds.end.0 - 1))
                         .is_none()
                     && self.has_blobs(&parts)?);
             if is_sound && is_complete {
@@ -448,8 +452,8 @@ impl Reader<'_> {
             // merged into these; so a newer manifest is missing.
             source.is_forked |= is_forked;
             let is_merged = parts.iter().any(|part| part.source.is_none())
-                && runs.iter().any(|id| *id >= manifest.next_run);
-            let has_newer = is_merged || run_commits > manifest.checkpoint.glsn;
+                && runs.iter().any(|id| *id >= manifest.head.next_run);
+            let has_newer = is_merged || run_commits > manifest.head.checkpoint.glsn;
             if is_newest && !has_newer {
                 (source.manifest, source.parts) = (Some(manifest.clone()), parts);
                 source.is_described = true;
@@ -459,7 +463,8 @@ impl Reader<'_> {
         source.parts = self.parts_in_folder(source.survey.log_id, &runs, &mut source.unresolved)?;
         // Its limits are valid if no newer one was written.
         let first = self.manifests.first().filter(|manifest| is_newest(manifest));
-        source.manifest = first.filter(|manifest| run_commits <= manifest.checkpoint.glsn).cloned();
+        source.manifest =
+            first.filter(|manifest| run_commits <= manifest.head.checkpoint.glsn).cloned();
         if source.plan == Plan::Merge && bounds.start > Glsn::FIRST {
             source.unresolved.push(
                 "no readable manifest lists the runs: if a run file is missing, older values \
@@ -475,7 +480,7 @@ impl Reader<'_> {
         let mut parts = Vec::new();
         for (number, run) in manifest.runs.iter().enumerate() {
             for info in &run.tables {
-                let of = (manifest.log_id, info);
+                let of = (manifest.head.log_id, info);
                 let pool = &self.log_options.pool;
                 let part = survey_part(self.disk(), self.path, pool, &self.budget, of, number)?;
                 parts.push(Part { history: run.history, ..part });
@@ -508,8 +513,10 @@ impl Reader<'_> {
         };
         let is_known =
             |id: u64, parts: &[Part]| parts.iter().any(|part| part.info.id == TableId::Run(id));
-        for id in
-            runs.iter().copied().filter(|id| before.is_none_or(|manifest| *id >= manifest.next_run))
+        for id in runs
+            .iter()
+            .copied()
+            .filter(|id| before.is_none_or(|manifest| *id >= manifest.head.next_run))
         {
             if is_known(id, &parts) {
                 continue;
@@ -548,7 +555,7 @@ impl Reader<'_> {
                 problems,
             });
         }
-        retain_unmerged(&mut parts, before.map_or(0, |manifest| manifest.next_run));
+        retain_unmerged(&mut parts, before.map_or(0, |manifest| manifest.head.next_run));
         Ok(parts)
     }
 

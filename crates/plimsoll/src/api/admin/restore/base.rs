@@ -251,7 +251,7 @@ impl Output<'_> {
         };
         let disk = &*self.options.disk;
         disk.sync_dir(&self.index)?;
-        Manifest::of(head, runs).write(disk, &self.index)
+        Manifest { head, runs }.write(disk, &self.index)
     }
 }
 
