@@ -73,8 +73,8 @@ Exit codes:
   7    conflict with another transaction: run the command again
   8    the store is locked: another process has it for itself, or 64 processes share it (see --wait)
   130  stopped by Ctrl-C or SIGTERM: import, export, load, batch, backup, archive, restore and \
-  verify of an archive, dump, replay, watch, log --follow (what was committed is kept); the signal kills \
-  other commands
+  verify of an archive, dump, replay, watch, log --follow (what was committed is kept); the \
+  signal kills other commands
 
 Commands that only read (get, scan, count, history, log without --ids, diff, watch, stat, verify, \
 backup, archive, dump, warm, keyspace list, cursor list, branch list, tag list, remote list, \
