@@ -354,6 +354,9 @@ fn transfer(
     let there = common(from, to, name)?;
     let missing = Missing::new(from, wanted.state(), &there)?;
     let mut receiver = Receiver::new(to, name, before, false)?;
+    #[cfg(feature = "testing")]
+    missing.send(from, &mut crate::sync::forging::Forger(&mut receiver))?;
+    #[cfg(not(feature = "testing"))]
     missing.send(from, &mut receiver)?;
     let commits = receiver.finish(&last)?;
     Ok(Moved { from: before, to: Some(last), commits })
