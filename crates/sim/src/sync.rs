@@ -16,6 +16,7 @@ mod contents;
 mod doubt;
 mod model;
 mod registry;
+mod state;
 mod transfer;
 mod writing;
 
@@ -32,7 +33,8 @@ use crate::failure::{Failure, Outcome, ensure};
 use crate::op::Op;
 use crate::sync::contents::Contents;
 use crate::sync::doubt::Doubt;
-use crate::sync::model::{Graph, MAIN, NAMES};
+use crate::sync::model::Graph;
+use crate::sync::state::{MAIN, NAMES};
 use crate::world::{Setting, World};
 
 /// The prefix of the branches that hold the commits of a transfer.

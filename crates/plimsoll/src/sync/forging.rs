@@ -56,15 +56,31 @@ pub fn disarm() -> bool {
     IS_FORGED.replace(false)
 }
 
+/// Passes commits on, the chosen one forged.
+pub(super) struct Forger<'r>(pub(super) &'r mut dyn CommitSink);
+
+impl CommitSink for Forger<'_> {
+    fn commit(
+        &mut self,
+        head: &Head<'_>,
+        changes: &mut dyn FnMut(&mut dyn Sink) -> Result<()>,
+    ) -> Result<()> {
+        match next() {
+            None => self.0.commit(head, changes),
+            Some(forgery) => send(forgery, head, self.0, changes),
+        }
+    }
+}
+
 /// The forgery of the next commit, if it is to be forged.
-pub(super) fn next() -> Option<Forgery> {
+fn next() -> Option<Forgery> {
     let (left, forgery) = ARMED.get()?;
     ARMED.set((left > 1).then(|| (left - 1, forgery)));
     (left <= 1).then_some(forgery)
 }
 
 /// Sends a forged commit.
-pub(super) fn send(
+fn send(
     forgery: Forgery,
     head: &Head<'_>,
     sink: &mut dyn CommitSink,

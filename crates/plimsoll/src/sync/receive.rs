@@ -22,17 +22,19 @@ use crate::merge::keys::Scope;
 use crate::read::moments::OpenMoment;
 use crate::read::span::Span;
 use crate::sync::commit_id::{CommitId, ContentHash};
-use crate::sync::contents::{Bytes, Received, Sink, micros_of, node_of};
+use crate::sync::contents::{Received, Sink, micros_of, node_of};
 use crate::sync::ids::{Ids, Kind, Place, received_key};
+use crate::sync::receive::transaction_sink::TransactionSink;
 use crate::sync::send::{CommitSink, Head, contained};
 use crate::txn::ticket::CommitTicket;
 use crate::txn::transaction::Transaction;
 use crate::types::branches::{MAIN, MAIN_CHAIN, TEMPORARY, chain_key, check_users_name, merge_key};
 use crate::types::error::{Error, Result};
-use crate::types::expiry::Expiry;
 use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
-use crate::types::keyspaces::{BRANCHES, DEFAULT, FIRST_ID, Keyspace};
+use crate::types::keyspaces::{BRANCHES, DEFAULT, FIRST_ID};
+
+mod transaction_sink;
 
 /// After this many commits, their ids are written, and the memory for them is released.
 const BATCH: u64 = 1024;
@@ -233,6 +235,21 @@ impl Receiver {
             match self.fork(state) {
                 Err(Error::Trimmed { .. }) => {}
                 branch => return Ok((branch?, state)),
+            }
+        }
+        // The newest state of a branch is retained, and may still be the one after the commit.
+        let newest = self.db.store.newest()?;
+        self.settle()?;
+        let names = self.db.branches()?.into_iter().map(|info| info.name);
+        for name in names.chain([MAIN.to_owned()]) {
+            let chain = match self.db.branch(&name) {
+                // It was deleted since it was listed.
+                Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => continue,
+                branch => branch?.id(),
+            };
+            let tip = self.ids.tip((chain, newest))?.filter(|tip| tip.id == *id);
+            if let Some(tip) = tip {
+                return Ok((self.fork((chain, newest))?, tip.state()));
             }
         }
         Err(InvalidInput::StateNotRetained { id: id.to_string() }.into())
@@ -665,73 +682,6 @@ impl CommitSink for Receiver {
 
 fn unknown(id: &CommitId) -> Error {
     Error::corrupt(format!("commit {id} is missing: a commit that descends from it was sent"))
-}
-
-/// Writes the changes of a commit in a transaction, and hashes them. Creates keyspaces that do not
-/// exist, with default settings.
-pub(super) struct TransactionSink {
-    db: Db,
-    pub(super) tx: Transaction,
-    pub(super) hash: ContentHash,
-    received: Received,
-    /// The keyspace of the last change.
-    keyspace: Option<Keyspace>,
-}
-
-impl TransactionSink {
-    fn keyspace(&mut self, name: &str) -> Result<Keyspace> {
-        if let Some(last) = self.keyspace.as_ref().filter(|last| last.name() == name) {
-            return Ok(last.clone());
-        }
-        let found = self.db.keyspace(name)?;
-        self.keyspace = Some(found.clone());
-        Ok(found)
-    }
-}
-
-impl Sink for TransactionSink {
-    fn range(&mut self, keyspace: &str, first: &[u8], end: Option<&[u8]>) -> Result<()> {
-        use std::ops::Bound::{Excluded, Included, Unbounded};
-        self.hash.range(keyspace, first, end);
-        let range = (keyspace.into(), first.to_vec(), end.map(<[u8]>::to_vec));
-        self.received.ranges.push(range);
-        let keyspace = self.keyspace(keyspace)?;
-        let range = (Included(first), end.map_or(Unbounded, Excluded));
-        self.tx.delete_range(&keyspace, range)
-    }
-
-    fn delete(&mut self, keyspace: &str, key: &[u8]) -> Result<()> {
-        self.hash.delete(keyspace, key);
-        let keyspace = self.keyspace(keyspace)?;
-        self.tx.delete(&keyspace, key)
-    }
-
-    fn put(
-        &mut self,
-        name: &str,
-        key: &[u8],
-        expiry: Option<Expiry>,
-        value: Bytes<'_>,
-    ) -> Result<()> {
-        self.hash.put(name, key, expiry, value.len());
-        let keyspace = self.keyspace(name)?;
-        let key = self.tx.key_to_put(&keyspace, key)?;
-        let hash = &mut self.hash;
-        match value {
-            Bytes::Whole(value) => {
-                hash.value(name, value);
-                self.tx.put_expiring(&key, value, expiry)
-            }
-            Bytes::Pieces(_, next) => {
-                let mut hashed = |piece: &mut [u8]| {
-                    let bytes = next(piece)?;
-                    hash.value(name, &piece[..bytes]);
-                    Ok(bytes)
-                };
-                self.tx.put_pieces(&key, expiry, &mut hashed).map(drop)
-            }
-        }
-    }
 }
 
 #[cfg(test)]

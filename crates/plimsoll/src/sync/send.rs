@@ -10,8 +10,6 @@ use crate::api::snapshot::Snapshot;
 use crate::merge::graph::State;
 use crate::sync::commit_id::CommitId;
 use crate::sync::contents::{Sink, emit, micros_of, node_of};
-#[cfg(feature = "testing")]
-use crate::sync::forging;
 use crate::sync::ids::{Ids, Kind};
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
@@ -217,13 +215,7 @@ impl Missing {
                 metadata: commit.metadata()?,
                 is_on_line: *is_on_line,
             };
-            let mut changes = |sink: &mut dyn Sink| emit(&commit, received, sink);
-            #[cfg(feature = "testing")]
-            if let Some(forgery) = forging::next() {
-                forging::send(forgery, &head, sink, &mut changes)?;
-                continue;
-            }
-            sink.commit(&head, &mut changes)?;
+            sink.commit(&head, &mut |sink| emit(&commit, received, sink))?;
         }
         Ok(())
     }

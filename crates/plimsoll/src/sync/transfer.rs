@@ -362,6 +362,10 @@ fn transfer(
     let haves = target.haves(name)?;
     let change = Move { name, before, last: id };
     let wanted = Wanted { branch, id };
-    let commits = target.receive(change, &mut |sink| source.send(wanted, &haves, sink))?;
+    let commits = target.receive(change, &mut |sink| {
+        #[cfg(feature = "testing")]
+        let sink = &mut crate::sync::forging::Forger(sink);
+        source.send(wanted, &haves, sink)
+    })?;
     Ok(Moved { from: before, to: last, commits })
 }

@@ -61,3 +61,34 @@ fn commits_are_placed_where_the_state_of_their_parent_is_retained() {
     assert_eq!(received.get(&notes, "a").unwrap().unwrap(), b"one");
     assert_eq!(received.state_hash().unwrap(), side.state_hash().unwrap());
 }
+
+#[test]
+fn the_last_commit_of_a_branch_is_forked_although_only_newest_states_are_retained() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, target) = (store(&dir, "source"), store(&dir, "target"));
+    let (theirs, notes) = (latest(&source), latest(&target));
+    source.put(&theirs, "a", "one").unwrap();
+    source.put(&theirs, "a", "two").unwrap();
+    target.fetch_from(&source, "main", "main").unwrap();
+    let draft = target.create_branch("draft", &target.main()).unwrap();
+    draft.put(&notes, "b", "draft").unwrap();
+    drop_past(&target);
+    target.delete_branch("draft").unwrap();
+    drop_past(&target);
+    target.fetch_from(&source, "main", "copy").unwrap();
+    let copy = target.branch("copy").unwrap();
+    assert_eq!(copy.tip().unwrap(), source.main().tip().unwrap());
+    assert_eq!(copy.state_hash().unwrap(), source.state_hash().unwrap());
+    // A branch with other commits becomes equal to it, too.
+    draft_of(&target, &notes);
+    target.fetch_from(&source, "main", "other").unwrap();
+    let other = target.branch("other").unwrap();
+    assert_eq!(other.state_hash().unwrap(), source.state_hash().unwrap());
+}
+
+/// Creates the branch `other` with a commit of its own, and drops the past.
+fn draft_of(db: &Db, notes: &Keyspace) {
+    let other = db.create_branch("other", &db.main()).unwrap();
+    other.put(notes, "c", "other").unwrap();
+    drop_past(db);
+}

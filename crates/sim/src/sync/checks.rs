@@ -5,7 +5,7 @@ use plimsoll_disk::random::Random;
 
 use crate::failure::{Failure, Outcome, ensure, same};
 use crate::judge::micros_of;
-use crate::sync::model::{NAMES, State, live};
+use crate::sync::state::{NAMES, State, live};
 use crate::sync::{Driver, INCOMING, done};
 
 impl Driver {

@@ -4,7 +4,7 @@
 use plimsoll::{Change, Commit, CommitId};
 
 use crate::judge::micros_of;
-use crate::sync::model::{Content, NAMES, Place, State};
+use crate::sync::state::{Content, NAMES, Place, State};
 
 /// What the id of a commit covers, without its parents.
 #[derive(Clone, Debug, PartialEq, Eq)]

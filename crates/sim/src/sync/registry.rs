@@ -5,7 +5,7 @@ use plimsoll_disk::random::Random;
 
 use crate::failure::{Outcome, same};
 use crate::sync::doubt::Doubt;
-use crate::sync::model::MAIN;
+use crate::sync::state::MAIN;
 use crate::sync::{Driver, Store};
 
 /// The most branches that a store has.

@@ -6,7 +6,7 @@ use plimsoll_disk::random::Random;
 use crate::failure::{Outcome, same};
 use crate::sync::contents::Effect;
 use crate::sync::doubt::Doubt;
-use crate::sync::model::{KEYS, NAMES, NUMBERS, Place, State};
+use crate::sync::state::{KEYS, NAMES, NUMBERS, Place, State};
 use crate::sync::{Driver, done, time};
 
 fn place(random: &mut Random) -> Place {
@@ -48,7 +48,7 @@ impl Driver {
         let added = self.note(number, (&branch, glsn), parents)?;
         // A branch may keep values that have expired, although their range was deleted.
         let now = self.now();
-        let live = |state: &State| crate::sync::model::live(state, now);
+        let live = |state: &State| crate::sync::state::live(state, now);
         same("state after a commit", &live(&self.graph.commits[added].state), &live(&wanted))
     }
 
