@@ -131,13 +131,7 @@ impl Peer for Local {
 
     fn receive(&mut self, change: Move<'_>, feed: &mut Feed<'_>) -> Result<u64> {
         let mut receiver = Receiver::new(&self.ids, change.name, change.before, false)?;
-        if let Err(error) = feed(&mut receiver) {
-            drop(receiver);
-            // The last commits may be ordered and not durable. The next transfer must see them, or
-            // it would take them for commits of somebody else. `error` says more than this one.
-            let _ = self.db.sync();
-            return Err(error);
-        }
+        feed(&mut receiver)?;
         receiver.finish(&change.last)
     }
 
