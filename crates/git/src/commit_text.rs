@@ -1,5 +1,7 @@
 //! The bytes of a commit object, made from the metadata of its transaction.
 
+use std::time::SystemTime;
+
 use jiff::Timestamp;
 use plimsoll::Commit;
 use serde_json::Value;
@@ -65,6 +67,7 @@ fn date_of(date: &str) -> Option<String> {
 /// metadata is the message.
 pub(crate) fn of_own(
     commit: &Commit,
+    time: SystemTime,
     tree: &ObjectId,
     parents: &[ObjectId],
 ) -> Result<Vec<u8>, plimsoll::Error> {
@@ -80,7 +83,7 @@ pub(crate) fn of_own(
         true => String::new(),
         false => AUTHOR.1.to_owned(),
     });
-    let time = Timestamp::try_from(commit.time()).unwrap_or_default().as_second().max(0);
+    let time = Timestamp::try_from(time).unwrap_or_default().as_second().max(0);
     let committed = format!("{time} +0000");
     let date = json["date"].as_str().and_then(date_of).filter(|date| !date.starts_with('-'));
     let date = date.as_ref().unwrap_or(&committed);

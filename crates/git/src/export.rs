@@ -356,7 +356,8 @@ impl<'a> Export<'a> {
             Some(again) => again,
             None => {
                 let root = self.root(commit, false, base)?;
-                ((commit_text::of_own(commit, &root, parents)?, root), false)
+                let time = self.db.commit_time(id)?;
+                ((commit_text::of_own(commit, time, &root, parents)?, root), false)
             }
         };
         let git = self.to.add_commit(&bytes, root)?;

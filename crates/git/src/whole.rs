@@ -28,7 +28,7 @@ use crate::tree::{PLAIN, Tree};
 /// Larger contents are streamed.
 const PIECE_BYTES: u64 = 64 * 1024;
 /// Objects that only tags lead to are read whole, so they must not be larger.
-const TAGGED_BYTES_MAX: u64 = 64 << 20;
+const TAGGED_BYTES_MAX: u64 = 8 << 20;
 
 /// An import of all commits, branches and tags of a repository. Dropping it between two commits
 /// loses nothing: the next import continues there.
@@ -121,10 +121,12 @@ impl<'a> WholeImport<'a> {
         for found in &refs {
             tips.push(tagged(db, &mut objects, &found.id)?);
         }
-        let mut done = old.map(|old| old.commit).into_iter().collect::<Vec<_>>();
-        for known in &known {
-            if let Some((Kind::Commit, _)) = objects.find(&known.id)? {
-                done.push(known.id);
+        let history = db.import_history("main")?;
+        let mut done = Vec::new();
+        for id in old.iter().map(|old| &old.commit).chain(known.iter().map(|known| &known.id)) {
+            // The commits of a branch that was deleted in the store are imported again.
+            if find(db, &history, id)?.is_some() && objects.find(id)?.is_some() {
+                done.push(*id);
             }
         }
         let wanted = tips.iter().copied().flatten().chain([head.commit]).collect::<Vec<_>>();
@@ -141,7 +143,7 @@ impl<'a> WholeImport<'a> {
             spaces,
             counts: Counts::default(),
             last: None,
-            history: Some(db.import_history("main")?),
+            history: Some(history),
             plan: Plan { head, known, refs, tips },
         }))
     }
@@ -287,7 +289,10 @@ pub(crate) fn malformed(id: &ObjectId) -> Error {
 fn find(db: &Db, history: &HistoryImport, id: &ObjectId) -> Result<Option<CommitId>> {
     match history.find(&id.to_bytes())? {
         Some(commit) => Ok(Some(commit)),
-        None => records::made(db, id),
+        None => match records::made(db, id)? {
+            Some(commit) if history.has(&commit)? => Ok(Some(commit)),
+            _ => Ok(None),
+        },
     }
 }
 
@@ -344,7 +349,10 @@ fn record_below(db: &Db, objects: &mut Objects, id: ObjectId) -> Result<()> {
     if records::has_object(db, &id)? {
         return Ok(());
     }
-    for id in below(objects, [id])? {
+    let mut others = below(objects, [id])?;
+    others.remove(&id);
+    // The object itself comes last: if it is recorded, so are the others.
+    for id in others.into_iter().chain([id]) {
         let (kind, bytes) = objects.find(&id)?.ok_or_else(|| missing(&id))?;
         if bytes > TAGGED_BYTES_MAX {
             return Err(Error::unreadable(format!(

@@ -100,10 +100,13 @@ fn full_disk_fails_backup_without_mentioning_a_transaction() {
 #[test]
 fn trim_frees_a_disk_that_the_store_fills() {
     let script = r#"
+        head -c 3000000 /dev/zero > "$MOUNT/filler"
         n=0
         while head -c 1500000 /dev/urandom | "$PLIMSOLL" put "$MOUNT/store" large > /dev/null; do
             n=$((n+1))
         done
+        # To start, a trim needs a few MiB.
+        rm "$MOUNT/filler"
         "$PLIMSOLL" keyspace retention "$MOUNT/store" default latest > /dev/null
         "$PLIMSOLL" trim "$MOUNT/store" --until newest > /dev/null; echo "trim ended with $?"
         "$PLIMSOLL" put "$MOUNT/store" small v > /dev/null && echo writable

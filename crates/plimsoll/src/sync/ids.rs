@@ -290,6 +290,20 @@ impl Ids {
         parents.collect::<Result<_>>().map(Some)
     }
 
+    /// The time of the original of the commit with an id, in microseconds since 1970 UTC; `None` if
+    /// the store does not have the commit.
+    pub(super) fn micros_of(&self, id: &CommitId) -> Result<Option<u64>> {
+        let snapshot = Snapshot::newest(self.store());
+        if let Some(record) = snapshot.get(&self.space, received_key(id))? {
+            return Ok(Some(Received::decode(&record)?.micros));
+        }
+        let Some(place) = self.places(id)?.into_iter().find(|it| it.kind == Kind::Whole) else {
+            return Ok(None);
+        };
+        let commit = self.db.log().commit(place.glsn)?.ok_or_else(damaged)?;
+        Ok(Some(micros_of(&commit, None)))
+    }
+
     /// The parents of a commit in this store: the previous commit, then the last commit of each
     /// state that it merged. `None` if its chain was removed.
     fn parents_in(

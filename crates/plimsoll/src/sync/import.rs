@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::io::Read;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::api::db::Db;
 use crate::api::snapshot::Snapshot;
@@ -114,6 +114,18 @@ impl Db {
         ids.parents_of(id)?.ok_or_else(|| InvalidInput::NoCommit { id: id.to_string() }.into())
     }
 
+    /// The time of a commit, to the microsecond. A received or imported commit has the time of the
+    /// original one, which [`Commit::time`](crate::Commit::time) does not return.
+    ///
+    /// # Errors
+    /// As for [`Db::commit_parents`]; [`Error::Trimmed`] if the log no longer has the commit.
+    pub fn commit_time(&self, id: &CommitId) -> Result<SystemTime> {
+        let ids = Ids::open(self)?;
+        let micros = ids.micros_of(id)?;
+        let micros = micros.ok_or_else(|| InvalidInput::NoCommit { id: id.to_string() })?;
+        Ok(SystemTime::UNIX_EPOCH + Duration::from_micros(micros))
+    }
+
     /// The id of the commit that was imported under a name, by [`ImportCommit::set_source`]; `None`
     /// if there is none.
     ///
@@ -197,15 +209,27 @@ impl HistoryImport {
         })
     }
 
-    /// As [`Db::find_imported`]; also finds the last commits of this import.
+    /// As [`Db::find_imported`]; also finds the last commits of this import. Does not find commits
+    /// that were deleted with their branches: they cannot be parents, and can be imported again.
     ///
     /// # Errors
     /// Errors of reads.
     pub fn find(&self, source: &[u8]) -> Result<Option<CommitId>> {
-        match self.recent.get(source) {
-            Some(id) => Ok(Some(*id)),
-            None => self.receiver.db.find_imported(source),
+        if let Some(id) = self.recent.get(source) {
+            return Ok(Some(*id));
         }
+        match self.receiver.db.find_imported(source)? {
+            Some(id) if self.has(&id)? => Ok(Some(id)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether a commit of the store can be a parent of an imported one.
+    ///
+    /// # Errors
+    /// Errors of reads.
+    pub fn has(&self, id: &CommitId) -> Result<bool> {
+        Ok(self.receiver.place(id)?.is_some())
     }
 
     /// Makes a branch other than the imported one end with an imported commit. Creates the branch
@@ -214,7 +238,9 @@ impl HistoryImport {
     ///
     /// # Errors
     /// [`InvalidInput::NotFastForward`] if the branch has commits that `tip` does not contain;
-    /// [`InvalidInput::NoCommit`]; [`InvalidInput::StateNotRetained`]; errors of commits.
+    /// [`InvalidInput::BranchMoved`] if another commit changed it during the call;
+    /// [`InvalidInput::NoCommit`]; [`InvalidInput::StateNotRetained`]; errors of commits. The branch
+    /// is not changed then.
     pub fn set_branch(&mut self, name: &str, tip: &CommitId) -> Result<()> {
         check_users_name(name)?;
         let receiver = &mut self.receiver;
@@ -222,10 +248,9 @@ impl HistoryImport {
         if receiver.place(tip)?.is_none() {
             return Err(InvalidInput::NoCommit { id: tip.to_string() }.into());
         }
-        let (db, ids) = (&receiver.db, &receiver.ids);
-        match db.branch(name) {
+        let own = match receiver.db.branch(name) {
             Ok(branch) => {
-                let own = ids.tip_of(&branch)?.map(|place| place.id);
+                let own = receiver.ids.tip_of(&branch)?.map(|place| place.id);
                 if own == Some(*tip) {
                     return Ok(());
                 }
@@ -234,12 +259,21 @@ impl HistoryImport {
                 {
                     return Err(InvalidInput::NotFastForward { branch: name.to_owned() }.into());
                 }
-                db.delete_branch(name)?;
+                Some((branch, own))
             }
-            Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => {}
+            Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => None,
             Err(error) => return Err(error),
+        };
+        // Before the old branch is deleted, because this may fail.
+        let made = receiver.branch_after(tip)?;
+        if let Some((branch, own)) = own {
+            receiver.settle()?;
+            if receiver.ids.tip_of(&branch)?.map(|place| place.id) != own {
+                return Err(InvalidInput::BranchMoved { name: name.to_owned() }.into());
+            }
+            receiver.db.delete_branch(name)?;
         }
-        receiver.create(name, tip)
+        receiver.db.rename_branch(made.name(), name)
     }
 
     /// Makes the imported branch end with the commit `tip`. Deletes the temporary branches, and

@@ -203,9 +203,28 @@ impl Receiver {
             self.settle()?;
         }
         for line in lines.values().filter(|line| line.is_merged) {
-            self.db.delete_branch(line.branch.name())?;
+            self.delete(line.branch.name())?;
         }
         Ok(())
+    }
+
+    /// Deletes a temporary branch, unless another transfer has deleted it.
+    fn delete(&self, name: &str) -> Result<()> {
+        match self.db.delete_branch(name) {
+            Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => Ok(()),
+            deleted => deleted,
+        }
+    }
+
+    /// Puts a line back on which nothing was committed.
+    fn put_back(&mut self, line: Line) {
+        if line.is_target {
+            self.target = Some(line);
+        } else if let Some(tip) = line.tip
+            && self.side.len() < MAX_SIDE_LINES
+        {
+            self.side.insert(tip, line);
+        }
     }
 
     /// The beginning of the names of the temporary branches of this transfer.
@@ -408,10 +427,17 @@ impl Receiver {
             merged.push(self.place(parent)?.ok_or_else(|| unknown(parent))?);
         }
         let mut line = self.take_line(parents.first().copied(), is_on_line)?;
-        self.prepare(&mut line, &merged)?;
+        let begun = self.prepare(&mut line, &merged).and_then(|()| self.begin(&line));
+        let tx = match begun {
+            Ok(tx) => tx,
+            Err(error) => {
+                self.put_back(line);
+                return Err(error);
+            }
+        };
         let sink = TransactionSink {
             db: self.db.clone(),
-            tx: self.begin(&line)?,
+            tx,
             hash: ContentHash::default(),
             received: Received {
                 is_advance: false,
@@ -432,9 +458,14 @@ impl Receiver {
     pub(super) fn end_commit(&mut self, draft: Draft, id: CommitId, metadata: &[u8]) -> Result<()> {
         let Draft { sink, mut line, merged } = draft;
         let TransactionSink { mut tx, received, .. } = sink;
-        tx.set_metadata(metadata)?;
-        self.record(&mut tx, &id, &received)?;
-        let glsn = self.order(&mut line, tx, &merged)?;
+        let noted = tx.set_metadata(metadata).and_then(|()| self.record(&mut tx, &id, &received));
+        let glsn = match noted.and_then(|()| self.order(&mut line, tx, &merged)) {
+            Ok(glsn) => glsn,
+            Err(error) => {
+                self.put_back(line);
+                return Err(error);
+            }
+        };
         for parent in received.parents.iter().skip(1) {
             if let Some(side) = self.side.get_mut(parent) {
                 side.is_merged = true;
@@ -452,11 +483,7 @@ impl Receiver {
 
     /// Drops a draft.
     pub(super) fn abandon(&mut self, draft: Draft) {
-        if draft.line.is_target {
-            self.target = Some(draft.line);
-        } else if let Some(tip) = draft.line.tip {
-            self.side.insert(tip, draft.line);
-        }
+        self.put_back(draft.line);
     }
 
     /// The last commit of the receiving branch.
@@ -540,13 +567,7 @@ impl Receiver {
             let others = others.into_iter().filter(|(_, tip)| found.contains(tip));
             superfluous.extend(others.map(|(name, _)| name));
         }
-        for name in superfluous {
-            match self.db.delete_branch(&name) {
-                Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => {}
-                deleted => deleted?,
-            }
-        }
-        Ok(())
+        superfluous.iter().try_for_each(|name| self.delete(name))
     }
 
     /// The states at the ends of the branches, except temporary ones.
@@ -563,17 +584,25 @@ impl Receiver {
         Ok(tips)
     }
 
-    /// Creates the branch `name` so that it ends with the commit `tip`: renames the line that ends
-    /// with it, or forks a branch there.
+    /// Creates the branch `name` so that it ends with the commit `tip`.
     ///
     /// # Errors
-    /// Corruption if the store does not have `tip`; errors of commits.
-    pub(super) fn create(&mut self, name: &str, tip: &CommitId) -> Result<()> {
-        if let Some(line) = self.side.remove(tip) {
-            return self.db.rename_branch(line.branch.name(), name);
-        }
-        let (branch, _) = self.fork_after(tip)?;
+    /// As for [`Receiver::branch_after`].
+    fn create(&mut self, name: &str, tip: &CommitId) -> Result<()> {
+        let branch = self.branch_after(tip)?;
         self.db.rename_branch(branch.name(), name)
+    }
+
+    /// Takes the line that ends with the commit `tip`, or forks a temporary branch there.
+    ///
+    /// # Errors
+    /// [`InvalidInput::StateNotRetained`]; corruption if the store does not have `tip`; errors of
+    /// commits.
+    pub(super) fn branch_after(&mut self, tip: &CommitId) -> Result<Branch> {
+        match self.side.remove(tip) {
+            Some(line) => Ok(line.branch),
+            None => Ok(self.fork_after(tip)?.0),
+        }
     }
 
     /// Makes the receiving branch equal to the commit `tip` on another chain, by a commit with the
@@ -585,10 +614,9 @@ impl Receiver {
     fn advance(&mut self, target: Line, tip: &CommitId) -> Result<()> {
         // Fork a branch to read the state, because the branch of its chain may have been deleted.
         let (theirs, state) = self.fork_after(tip)?;
-        let made = self.copy_state(target, tip, &theirs, state);
+        self.copy_state(target, tip, &theirs, state)?;
         self.wait()?;
-        self.db.delete_branch(theirs.name())?;
-        made
+        self.delete(theirs.name())
     }
 
     /// Commits the differences between the receiving branch and `theirs`, which is at `state`, with

@@ -176,3 +176,68 @@ fn refused_input_changes_nothing() {
     assert!(matches!(refused, Error::InvalidInput(InvalidInput::NotFastForward { .. })));
     assert_eq!(own.get(&notes, "e").unwrap().unwrap(), b"own");
 }
+
+#[test]
+fn commits_of_a_deleted_branch_are_imported_again() {
+    let db = store();
+    let notes = db.keyspace("notes").unwrap();
+    let import_side = |db: &Db, is_kept: bool| {
+        let mut import = db.import_history("main").unwrap();
+        let mut put = |parents: &[CommitId], key: &str, on: bool| {
+            if let Some(id) = import.find(key.as_bytes()).unwrap() {
+                return (id, false);
+            }
+            let mut commit = import.begin(parents, time(7), on).unwrap();
+            commit.put(&notes, key, "value").unwrap();
+            commit.set_source(key.as_bytes()).unwrap();
+            (commit.commit().unwrap(), true)
+        };
+        let (root, _) = put(&[], "root", true);
+        let (side, is_new) = put(&[root], "side", false);
+        let (last, _) = put(&[side], "last", false);
+        if is_kept {
+            import.set_branch("side", &last).unwrap();
+        }
+        import.finish(&root).unwrap();
+        (last, is_new)
+    };
+    let (last, is_new) = import_side(&db, true);
+    assert!(is_new);
+    assert_eq!(import_side(&db, true), (last, false));
+    db.delete_branch("side").unwrap();
+    // Once without a branch, and then with one.
+    assert_eq!(import_side(&db, false), (last, true));
+    assert_eq!(import_side(&db, true), (last, true));
+    assert_eq!(db.branch("side").unwrap().tip().unwrap(), Some(last));
+    assert_eq!(db.commit_time(&last).unwrap(), time(7));
+}
+
+#[test]
+fn an_own_commit_has_the_same_time_in_every_store() {
+    let (db, copy) = (store(), store());
+    let glsn = db.put(&db.keyspace("notes").unwrap(), "a", "1").unwrap();
+    let id = db.commit_id(glsn).unwrap().unwrap();
+    copy.fetch_from(&db, "main", "main").unwrap();
+    let logged = db.log().commit(glsn).unwrap().unwrap().time();
+    assert_eq!(db.commit_time(&id).unwrap(), logged);
+    assert_eq!(copy.commit_time(&id).unwrap(), logged);
+}
+
+#[test]
+fn a_branch_survives_a_failed_replacement() {
+    let db = store();
+    let notes = db.keyspace("notes").unwrap();
+    let ids = import(&db, 10, 10).unwrap();
+    let import = db.import_history("main").unwrap();
+    let before = db.branch("early").unwrap().tip().unwrap();
+    drop(import);
+    let mut import = db.import_history("main").unwrap();
+    let missing: CommitId = "7".repeat(64).parse().unwrap();
+    assert!(import.set_branch("early", &missing).is_err());
+    assert_eq!(db.branch("early").unwrap().tip().unwrap(), before);
+    import.set_branch("early", &ids[9]).unwrap();
+    assert_eq!(db.branch("early").unwrap().tip().unwrap(), Some(ids[9]));
+    import.finish(&ids[9]).unwrap();
+    assert_eq!(db.branch("early").unwrap().get(&notes, "a").unwrap().unwrap(), b"9");
+    assert!(db.branches().unwrap().iter().all(|info| !info.name.starts_with("incoming/")));
+}

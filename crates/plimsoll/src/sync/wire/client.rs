@@ -20,6 +20,7 @@ use crate::sync::wire::items::{
     take_optional_id,
 };
 use crate::sync::wire::server::Request;
+use crate::types::branches::MAX_CHAINS;
 use crate::types::error::{Error, Result};
 use crate::types::keyspaces::KeyspaceInfo;
 
@@ -165,6 +166,9 @@ impl Peer for SyncConnection {
             this.ask()?;
             let mut names = Vec::new();
             while take_flag(&mut this.input)? {
+                if names.len() == MAX_CHAINS {
+                    return Err(not_protocol("it has too many branches"));
+                }
                 names.push(take_name(&mut this.input)?);
             }
             Ok(names)
