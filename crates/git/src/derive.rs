@@ -1,4 +1,4 @@
-//! The root tree of a commit: that of its first parent with the commit's changes.
+//! Derives the root tree of a commit: applies the commit's changes to the tree of its first parent.
 
 use crate::compare::parse;
 use crate::destination::Destination;
@@ -24,7 +24,7 @@ pub(crate) enum Content {
     Delete,
 }
 
-/// A change of the record of a mode at a path.
+/// A change of the record in `git.entries` for a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryChange {
     Mode(Mode),
@@ -65,16 +65,17 @@ fn changed(
 
 /// The changes of a commit, in the order of their paths.
 pub(crate) trait Source {
-    /// The next change, whose content is written to the destination.
+    /// The next change. Its content has been written to `to`.
     fn next(&mut self, to: &mut Destination) -> Result<Option<Change>>;
 }
 
-/// Makes trees.
+/// Writes the trees that differ from those of the first parent.
 pub(crate) struct Derivation<'d, S> {
     to: &'d mut Destination,
     changes: S,
     next: Option<Change>,
-    /// The first few paths that are left out, because they lead through a file.
+    /// The first 16 paths that are left out, because a file has the name of one of their
+    /// directories.
     left_out: Vec<Vec<u8>>,
 }
 
@@ -84,7 +85,8 @@ impl<'d, S: Source> Derivation<'d, S> {
         Ok(Self { to, changes, next, left_out: Vec::new() })
     }
 
-    /// The first few paths that are left out, because they lead through a file.
+    /// The first 16 paths that are left out, because a file has the name of one of their
+    /// directories.
     pub(crate) fn left_out(self) -> Vec<Vec<u8>> {
         self.left_out
     }
@@ -94,7 +96,8 @@ impl<'d, S: Source> Derivation<'d, S> {
         Ok(std::mem::replace(&mut self.next, following))
     }
 
-    /// Writes the trees; returns the root tree. `base` is the first parent's.
+    /// Writes the trees. Returns the id of the root tree. `base` is the root tree of the first
+    /// parent.
     pub(crate) fn root(&mut self, base: Option<ObjectId>) -> Result<ObjectId> {
         match self.directory(&mut Vec::new(), base)? {
             Some(root) => Ok(root),
@@ -102,7 +105,7 @@ impl<'d, S: Source> Derivation<'d, S> {
         }
     }
 
-    /// The tree of a directory; `None` if it is empty.
+    /// Writes the tree of a directory, and returns its id; `None` if the directory is empty.
     fn directory(
         &mut self,
         path: &mut Vec<u8>,
@@ -202,7 +205,7 @@ impl<'d, S: Source> Derivation<'d, S> {
     }
 }
 
-/// Where the next change is.
+/// The place of the next change, relative to a directory.
 enum Next {
     /// The directory's own tree.
     Itself(Option<ObjectId>),
@@ -212,18 +215,18 @@ enum Next {
     Entry(Vec<u8>),
 }
 
-/// A tree in the making.
+/// A tree that is being built.
 #[derive(Default)]
 struct Building<'b> {
     base: &'b [u8],
     bytes: Vec<u8>,
     parts: Vec<Part>,
-    /// The names of files with which the last name begins, itself included.
+    /// The names of files that are prefixes of the last name, which may be one of them.
     files: Vec<Vec<u8>>,
 }
 
 impl Building<'_> {
-    /// Copies an entry of the base. Returns whether it has a place.
+    /// Copies an entry of the base. Returns `false` if a file already has the name of a directory.
     fn copy(&mut self, entry: &Entry<'_>) -> bool {
         let Some(bytes) = entry.regular_bytes() else {
             let mode = if entry.mode.is_tree() { Mode::TREE } else { entry.mode };
@@ -243,7 +246,7 @@ impl Building<'_> {
         true
     }
 
-    /// Adds an entry. Returns whether it has a place.
+    /// Adds an entry. Returns `false` if it is a directory and a file already has the name.
     fn add(&mut self, mode: Mode, name: &[u8], id: &ObjectId) -> bool {
         if self.is_in_the_way(name, mode.is_tree()) {
             return false;
@@ -258,7 +261,7 @@ impl Building<'_> {
         true
     }
 
-    /// Whether the name is that of a directory, and a file has it.
+    /// Whether the entry is a directory and a file already has its name.
     fn is_in_the_way(&mut self, name: &[u8], is_tree: bool) -> bool {
         while self.files.pop_if(|file| !name.starts_with(file)).is_some() {}
         if is_tree {

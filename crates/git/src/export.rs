@@ -1,5 +1,5 @@
-//! The export of a store to a Git repository: imported commits get their old ids, commits made in
-//! the store become new ones.
+//! The export of a store to a Git repository: imported commits get their original ids, and commits
+//! made in the store become new Git commits.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -24,9 +24,9 @@ use crate::refs;
 use crate::target::{Planned, Points, Target};
 use crate::whole::tree_of;
 
-/// Larger objects that are kept whole are streamed.
+/// Of the objects that are kept whole, those of more bytes are streamed.
 const WHOLE_BYTES: u64 = 1 << 20;
-/// Maximum number of ids that are kept to find the parents of commits.
+/// Maximum number of cached ids, which are used to find the parents of commits.
 const KNOWN_MAX: usize = 16_384;
 
 /// The counts of an export.
@@ -41,16 +41,17 @@ pub struct ExportCounts {
     pub refs: u64,
     /// Keys that Git does not accept as paths.
     pub unfit: LeftOut<Vec<u8>>,
-    /// Branches that were left out, because Git does not accept their names.
+    /// Branches that were left out, because Git does not accept their names or another branch is
+    /// exported under the same name.
     pub branches: LeftOut<String>,
 }
 
-/// An export of all branches of a store to a Git repository. Dropping it is safe: the next export
-/// continues after the last objects that [`Export::flush`] has added.
+/// An export of all branches of a store to a Git repository. It can be dropped at any time; the
+/// next export finds the objects that [`Export::flush`] added, and continues after them.
 ///
-/// Commits that [`WholeImport`](crate::WholeImport) imported get the ids that they had. A commit
-/// that was made in the store becomes a commit of the contents of keyspace `default`, where keys
-/// are paths. It gets the same id in each export.
+/// Commits that [`WholeImport`](crate::WholeImport) imported get their original ids. A commit that
+/// was made in the store becomes a Git commit with the contents of keyspace `default`, where keys
+/// are paths. It gets the same id in every export.
 ///
 /// ```no_run
 /// use plimsoll::{Db, Options};
@@ -71,7 +72,7 @@ pub struct Export<'a> {
     refs: Vec<Planned>,
     wanted: Marks,
     next: u64,
-    /// The ids of some commits.
+    /// Cached ids of commits.
     known: HashMap<CommitId, ObjectId>,
     counts: ExportCounts,
 }
@@ -83,11 +84,12 @@ impl fmt::Debug for Export<'_> {
 }
 
 impl<'a> Export<'a> {
-    /// Prepares to export to the repository at `path`. If there is none, makes a bare one.
+    /// Prepares to export to the repository at `path`. If `path` does not exist or is an empty
+    /// folder, creates a bare repository there.
     ///
     /// # Errors
-    /// [`Error::Destination`] if there is another thing at `path`, or a repository with another
-    /// kind of ids; errors of git and of the store.
+    /// [`Error::Destination`] if `path` is neither of these nor a repository, or the repository has
+    /// another kind of ids (SHA-1 or SHA-256); errors of git and of the store.
     pub fn open(db: &'a Db, path: &Path) -> Result<Self> {
         let head = records::head(db)?;
         let format = head.as_ref().map(|head| Format::of(&head.commit));
@@ -121,7 +123,7 @@ impl<'a> Export<'a> {
     pub fn next_commit(&mut self) -> Result<bool> {
         let Some(glsn) = self.wanted.first_from(self.next) else { return Ok(false) };
         self.next = glsn;
-        // A commit that is repeated on another branch may come after its children.
+        // A commit that is repeated on another branch may have a greater GLSN than its children.
         let mut chain = vec![glsn];
         while let Some(&glsn) = chain.last() {
             let commit = self.commit_at(glsn)?;
@@ -152,8 +154,8 @@ impl<'a> Export<'a> {
         &self.counts
     }
 
-    /// Adds the objects that were written so far to the repository, where no branch leads to them
-    /// yet. Happens from time to time anyway.
+    /// Adds the objects that were written so far to the repository. No branch leads to them until
+    /// [`Export::finish`]. The export also flushes by itself whenever a pack is full.
     ///
     /// # Errors
     /// Errors of git.
@@ -162,11 +164,12 @@ impl<'a> Export<'a> {
     }
 
     /// Moves the branches and tags of the repository to the exported commits. Returns the counts.
-    /// `is_forced`: also those that have commits which the export lacks.
+    /// If `is_forced`, also moves branches and tags with commits that the export does not contain.
     ///
     /// # Errors
-    /// [`Error::Diverged`]; [`Error::Destination`] if a branch that is to be moved is checked out;
-    /// errors of git and of the store.
+    /// [`Error::Diverged`] if a branch or tag has commits that the export does not contain, unless
+    /// `is_forced`; [`Error::Destination`] if a branch that is to be moved is checked out; errors
+    /// of git and of the store.
     pub fn finish(mut self, is_forced: bool) -> Result<ExportCounts> {
         for planned in std::mem::take(&mut self.refs) {
             let target = match planned.to {
@@ -235,7 +238,8 @@ impl<'a> Export<'a> {
         Ok(())
     }
 
-    /// The commit that a recorded object, or an imported commit, leads to.
+    /// The commit that the recorded object `id` leads to; `None` if it leads to none. If `id` is a
+    /// commit, the commit of the store for it.
     fn commit_below(&self, mut id: ObjectId) -> Result<Option<CommitId>> {
         while let Some((kind, bytes)) = records::object(self.db, &id)? {
             let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
@@ -258,11 +262,11 @@ impl<'a> Export<'a> {
         Ok(())
     }
 
-    /// Marks the commits that the marked ones lead to and the repository lacks.
+    /// Marks the ancestors of the marked commits, without those that the repository has.
     fn find_wanted(&mut self) -> Result<()> {
         let mut next = self.wanted.end();
         let mut seen = Marks::default();
-        // A parent that is repeated on another branch may be marked above `next`.
+        // A parent that is repeated on another branch may have a greater GLSN than `next`.
         while let Some(glsn) = self.wanted.last_before(next) {
             next = glsn;
             seen.set(glsn);
@@ -326,9 +330,10 @@ impl<'a> Export<'a> {
         self.known.insert(id, git);
     }
 
-    /// The id that the commit had according to its metadata, and whether this store imported it.
-    /// Otherwise the metadata may have been copied from another commit. In a clone of a store, no
-    /// commit is recorded as imported.
+    /// The Git id in the metadata of a commit, and whether it is certain, because this store
+    /// recorded the import of the commit under this id. If it is not certain, the metadata may have
+    /// been copied from another commit; or this store is a clone, which has no such records. `None`
+    /// if there is no id in the metadata, or it belongs to another commit.
     fn claimed(&self, metadata: &Value, id: &CommitId) -> Result<Option<(ObjectId, bool)>> {
         let claimed = metadata["commit"].as_str().and_then(|id| ObjectId::parse(id.as_bytes()));
         let Some(claimed) = claimed else { return Ok(None) };
@@ -370,7 +375,11 @@ impl<'a> Export<'a> {
         Ok(())
     }
 
-    /// Writes the objects of an imported commit. Returns its bytes and its root tree.
+    /// Writes the trees and contents of an imported commit. Returns the bytes of the commit and its
+    /// root tree.
+    ///
+    /// # Errors
+    /// [`Error::NotReproduced`] if the bytes do not have the id `id`.
     fn imported(
         &mut self,
         commit: &Commit,

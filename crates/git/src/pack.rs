@@ -1,5 +1,5 @@
-//! Writes packs: objects are collected in a temporary file, then `git index-pack` adds them to a
-//! repository.
+//! Writes packs. The objects of a pack are collected in a temporary file; then `git index-pack`
+//! adds them to a repository.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,7 +14,7 @@ use crate::object::{Format, Hasher, Kind};
 use crate::object_id::ObjectId;
 use crate::process::{Git, Input};
 
-/// A full pack has this many objects, or this many bytes.
+/// A pack is full once it has this many objects, or this many bytes.
 const OBJECTS_MAX: usize = 32_768;
 const BYTES_MAX: u64 = 256 << 20;
 
@@ -42,12 +42,12 @@ struct Place {
     deltas: u8,
 }
 
-/// A part of an object, relative to its base.
+/// A part of an object that is stored as a delta.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Bytes of the base.
+    /// A range of the base.
     Copy { offset: usize, bytes: usize },
-    /// Other bytes: of the object itself.
+    /// A range of the object itself.
     Insert { offset: usize, bytes: usize },
 }
 
@@ -81,7 +81,7 @@ impl Pack {
             .map(|offset| self.done(id, Place { offset, deltas: 0 }))
     }
 
-    /// Adds a tree, as its difference from `base` if the pack has that.
+    /// Adds a tree. If the pack has `base` and the delta is small, stores it as a delta.
     pub(crate) fn add_tree(
         &mut self,
         id: ObjectId,
@@ -105,7 +105,7 @@ impl Pack {
         self.add(Kind::Tree, id, bytes)
     }
 
-    /// Adds a blob that is read from a stream of this length. Returns its id.
+    /// Adds a blob of `bytes` bytes from a reader. Returns its id.
     pub(crate) fn add_blob(&mut self, bytes: u64, from: &mut impl Read) -> Result<ObjectId> {
         let offset = self.end;
         let mut hasher = Hasher::of_object(self.format, Kind::Blob, bytes);

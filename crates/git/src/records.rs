@@ -1,26 +1,29 @@
-//! What the store records of an imported repository, beside its commits: records of the store
-//! itself, which are on no branch.
+//! The records of an imported or exported repository. They belong to the store, not to a branch
+//! ([`Db::put_import_record`]).
 //!
 //! ```text
-//! "git/begun"              the commit that main was to be imported from at first
-//! "git/head"               JSON: "ref", "commit": where main was imported from
+//! "git/begun"              id of the tip of main when the first import began
+//! "git/head"               JSON: "ref", "commit": the source of main in the last finished import
 //! "git/ref/" name          JSON: "id"; "symref"; "branch": the branch in the store
 //! "git/object/" id         kind (u8), bytes: a tag, or an object that only tags lead to
-//! "git/own/" commit id     the id of the Git commit of a commit that was not imported here
-//! "git/made/" id           that commit
+//! "git/own/" commit id     the Git id that an export gave a commit not imported by this store
+//! "git/made/" id           the inverse: the commit id for this Git id
 //! ```
 //!
-//! Ids in keys and values are bytes, in JSON hexadecimal.
+//! Ids are binary in keys and values, and hexadecimal in JSON.
 //!
-//! On each branch, two keyspaces hold what the paths and contents do not determine:
+//! On each branch, two keyspaces hold the parts of a tree that its paths and contents do not
+//! determine:
 //!
 //! ```text
-//! git.entries   path -> mode of a file that is not 100644, or of a link, in octal digits;
-//!                       "160000 ID": a submodule
-//!               path "/" -> id of the directory's irregular tree; "\0": of the root tree
+//! git.entries   path -> mode in octal digits, unless it is 100644; "160000 ID" for a submodule
+//!               path "/" -> id of the directory's irregular tree; for the root, the key is "\0"
 //! git.objects   id -> kind (u8), bytes: irregular trees, objects that only those lead to, and
-//!                     commits that their metadata does not determine
+//!                     commits that cannot be rebuilt from their metadata
 //! ```
+//!
+//! A tree is irregular if the files below it do not determine its bytes, for example if its entries
+//! are not sorted.
 
 use plimsoll::{CommitId, Db};
 use serde_json::{Value, json};
@@ -36,7 +39,7 @@ pub(crate) const ENTRIES: &str = "git.entries";
 /// The keyspace of whole objects.
 pub(crate) const OBJECTS: &str = "git.objects";
 
-/// The key of the irregular root tree, which is less than each path.
+/// The key of the irregular root tree. It is less than every path.
 pub(crate) const ROOT_KEY: &[u8] = b"\0";
 
 const BEGUN: &[u8] = b"git/begun";
@@ -46,10 +49,10 @@ const OBJECT: &[u8] = b"git/object/";
 const OWN: &[u8] = b"git/own/";
 const MADE: &[u8] = b"git/made/";
 
-/// Where main was imported from.
+/// The source of main.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
-    /// The name of the ref; `None` if it is no ref.
+    /// The name of the branch; `None` if main was imported from a tag or a commit.
     pub(crate) name: Option<String>,
     pub(crate) commit: ObjectId,
 }
@@ -58,11 +61,11 @@ pub(crate) struct Head {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ref {
     pub(crate) name: String,
-    /// The object that it names.
+    /// The object that the ref points to.
     pub(crate) id: ObjectId,
-    /// The ref that it names, if it is symbolic.
+    /// The ref that it points to, if it is symbolic.
     pub(crate) symref: Option<String>,
-    /// The branch in the store.
+    /// The branch of the store that it is imported to.
     pub(crate) branch: Option<String>,
 }
 
@@ -70,7 +73,7 @@ fn damaged() -> Error {
     Error::Bookmark { keyspace: "of the store's own records" }
 }
 
-/// The commit that main was to be imported from when the first import began.
+/// The tip of main when the first import began.
 pub(crate) fn begun(db: &Db) -> Result<Option<ObjectId>> {
     let value = db.import_record(BEGUN)?;
     value.map(|value| ObjectId::of_bytes(&value).ok_or_else(damaged)).transpose()
@@ -135,19 +138,19 @@ pub(crate) fn put_object(db: &Db, id: &ObjectId, kind: Kind, bytes: &[u8]) -> Re
     Ok(db.put_import_record(&[OBJECT, &id.to_bytes()].concat(), Some(&value))?)
 }
 
-/// The parts of the record of a whole object.
+/// Splits the record of a whole object into its kind and its bytes.
 pub(crate) fn whole_object(value: &[u8]) -> Option<(Kind, Vec<u8>)> {
     let (kind, bytes) = value.split_first()?;
     Some((Kind::numbered(*kind)?, bytes.to_vec()))
 }
 
-/// The id that an export gave a commit that was made in the store.
+/// The Git id that an export gave `commit`.
 pub(crate) fn own(db: &Db, commit: &CommitId) -> Result<Option<ObjectId>> {
     let value = db.import_record(&[OWN, commit.as_bytes()].concat())?;
     value.map(|value| ObjectId::of_bytes(&value).ok_or_else(damaged)).transpose()
 }
 
-/// The commit made in the store that an export gave this id.
+/// The commit to which an export gave this Git id.
 pub(crate) fn made(db: &Db, id: &ObjectId) -> Result<Option<CommitId>> {
     let Some(value) = db.import_record(&[MADE, &id.to_bytes()].concat())? else { return Ok(None) };
     let id = hex::encode(&*value).parse();

@@ -12,7 +12,7 @@ use crate::records::Ref;
 const HEADS: &str = "refs/heads/";
 const REMOTES: &str = "refs/remotes/";
 
-/// All refs, ordered by name, without branches.
+/// All refs, ordered by name. [`Ref::branch`] is `None` in each.
 pub(crate) fn all(git: &Git) -> Result<Vec<Ref>> {
     let answer = git.ask(&["for-each-ref", "--format=%(objectname) %(symref) %(refname)"])?;
     if !answer.succeeded() {
@@ -37,8 +37,8 @@ fn unreadable(line: &[u8]) -> Error {
     ))
 }
 
-/// Chooses a branch in the store for each branch of the repository and of its remotes. `main` is
-/// the ref that main stands for. Branches chosen earlier stay.
+/// Chooses a branch of the store for each branch of the repository and of its remotes. `main` is
+/// the ref that is imported to main. A ref in `known` keeps the branch that was chosen earlier.
 pub(crate) fn choose_branches(refs: &mut [Ref], known: &[Ref], main: Option<&str>) {
     let mut taken = HashSet::from(["main".to_owned()]);
     for found in refs.iter_mut() {
@@ -57,7 +57,7 @@ pub(crate) fn choose_branches(refs: &mut [Ref], known: &[Ref], main: Option<&str
     }
 }
 
-/// Names for the branch of a ref, the best one first.
+/// Candidate names for the branch of a ref, in order of preference.
 fn names(name: &str) -> Vec<String> {
     match (name.strip_prefix(HEADS), name.strip_prefix(REMOTES)) {
         (Some(short), _) => vec![short.to_owned(), format!("heads/{short}")],
@@ -66,7 +66,7 @@ fn names(name: &str) -> Vec<String> {
     }
 }
 
-/// Whether a branch can have the name, and the store uses no such name itself.
+/// Whether the name is valid for a branch, and not reserved for temporary branches.
 fn is_free(name: &str) -> bool {
     BranchInfo::is_name(name) && !name.starts_with("incoming/")
 }

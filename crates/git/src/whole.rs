@@ -25,16 +25,16 @@ use crate::refs;
 use crate::repository::Repository;
 use crate::tree::{PLAIN, Tree};
 
-/// Larger contents are streamed.
+/// Contents of more bytes are streamed.
 const PIECE_BYTES: u64 = 64 * 1024;
-/// Objects that only tags lead to are read whole, so they must not be larger.
+/// Maximum size of an object that only tags lead to, because such objects are read whole.
 const TAGGED_BYTES_MAX: u64 = 8 << 20;
 
-/// An import of all commits, branches and tags of a repository. Dropping it between two commits
-/// loses nothing: the next import continues there.
+/// An import of all commits, branches and tags of a repository. It can be dropped between two
+/// commits; the next import continues from there.
 ///
-/// The first-parent line of the repository's branch goes to main. Each other branch becomes a
-/// branch, of the same name unless that is taken or is none that a branch can have.
+/// The first-parent line of the repository's branch becomes main. Each other branch becomes a
+/// branch of the same name, or of another name if that one is taken or not valid.
 ///
 /// ```no_run
 /// use plimsoll::{Db, Options};
@@ -63,13 +63,13 @@ pub struct WholeImport<'a> {
     plan: Plan,
 }
 
-/// What is recorded when all commits are imported.
+/// The records to write once all commits are imported.
 #[derive(Debug)]
 struct Plan {
     head: Head,
     known: Vec<Ref>,
     refs: Vec<Ref>,
-    /// The commits of `refs`; `None` for refs that lead to none.
+    /// For each of `refs`, the commit that it leads to; `None` if it leads to another object.
     tips: Vec<Option<ObjectId>>,
 }
 
@@ -87,8 +87,8 @@ impl fmt::Debug for WholeImport<'_> {
 }
 
 impl<'a> WholeImport<'a> {
-    /// Prepares to import a repository, after what was imported of it before. Returns `None` if
-    /// there is nothing to import.
+    /// Prepares to import the parts of a repository that are not imported yet. Returns `None` if
+    /// there are none.
     ///
     /// # Errors
     /// [`Error::Incomplete`] for a shallow or partial clone; [`Error::OtherRepository`] if the
@@ -214,7 +214,7 @@ impl<'a> WholeImport<'a> {
                 records::put_ref(self.db, found)?;
             }
         }
-        // Last, because the next import relies on it.
+        // Write it last: the next import assumes that everything that it leads to is imported.
         records::put_head(self.db, &head)?;
         Ok(self.counts)
     }
@@ -223,7 +223,7 @@ impl<'a> WholeImport<'a> {
         find(self.db, self.history.as_ref().expect("it is taken at the end"), id)
     }
 
-    /// Whether a commit is on the line of main.
+    /// Whether a commit is on the first-parent line of main.
     fn is_on_line(&mut self, id: &ObjectId) -> Result<bool> {
         while let Some(next) = self.line.next().copied() {
             if next == *id {
@@ -308,7 +308,7 @@ fn parents(commit: &[u8]) -> Vec<ObjectId> {
     lines.map_while(|line| ObjectId::parse(line.strip_prefix(b"parent ")?)).collect()
 }
 
-/// The name of the ref that main stands for.
+/// The name of the branch that is imported to main; `None` if it is no branch.
 fn main_ref(git: &Git, repository: &Repository) -> Result<Option<String>> {
     let options = ["rev-parse", "--symbolic-full-name", "--end-of-options", repository.branch()];
     let answer = git.ask(&options)?;
@@ -317,8 +317,8 @@ fn main_ref(git: &Git, repository: &Repository) -> Result<Option<String>> {
     Ok(name.map(str::to_owned))
 }
 
-/// Records the tags that a ref names. Returns the commit that they lead to; of other objects,
-/// records all that they lead to.
+/// Follows `id` through tags and records each of them. Returns the commit at their end. If there is
+/// a tree or blob instead, records it with all objects that it leads to, and returns `None`.
 fn tagged(db: &Db, objects: &mut Objects, id: &ObjectId) -> Result<Option<ObjectId>> {
     let mut id = *id;
     loop {
@@ -344,7 +344,7 @@ fn tagged(db: &Db, objects: &mut Objects, id: &ObjectId) -> Result<Option<Object
     }
 }
 
-/// Records an object and all that it leads to. The object is recorded last.
+/// Records a tree or blob, and all objects that it leads to.
 fn record_below(db: &Db, objects: &mut Objects, id: ObjectId) -> Result<()> {
     if records::has_object(db, &id)? {
         return Ok(());
@@ -366,7 +366,7 @@ fn record_below(db: &Db, objects: &mut Objects, id: ObjectId) -> Result<()> {
     Ok(())
 }
 
-/// Some trees and blobs, and all that these lead to.
+/// The given trees and blobs, and all trees and blobs that they lead to.
 fn below(
     objects: &mut Objects,
     from: impl IntoIterator<Item = ObjectId>,
@@ -410,7 +410,7 @@ impl Writer<'_> {
         self.put(objects, PutTo::File(path), None, bytes)
     }
 
-    /// Puts the object that `objects` has found.
+    /// Puts the content of the object that `objects` found last, after the byte `first`.
     fn put(
         &mut self,
         objects: &mut Objects,
@@ -443,7 +443,8 @@ impl Writer<'_> {
         Ok(put?)
     }
 
-    /// Puts the objects that are kept whole.
+    /// Puts the objects of a commit that the store keeps whole: irregular trees, the objects that
+    /// only those lead to, and the commit if its metadata does not determine it.
     fn put_objects(&mut self, objects: &mut Objects, commit: &Commit, bytes: &[u8]) -> Result<()> {
         let mut whole = std::mem::take(&mut self.whole);
         whole.extend(below(objects, std::mem::take(&mut self.extras))?);
@@ -472,7 +473,7 @@ enum PutTo<'k> {
     Object(&'k [u8]),
 }
 
-/// The record of a mode; `None` if it needs none.
+/// The value for a leaf in [`ENTRIES`]; `None` for a plain file, which needs none.
 fn entry_of(leaf: &Leaf) -> Option<String> {
     if leaf.mode.is_commit() {
         return Some(format!("{} {}", leaf.mode.digits(), leaf.id));

@@ -1,8 +1,8 @@
 //! Addresses of stores: the path of a folder, a store on another machine that is reached by ssh, or
 //! a program that serves a store.
 //!
-//! Invariant: no part of an address is read by a shell of this machine, or as an option of a
-//! program; the path of an ssh address is quoted for the shell of the other machine.
+//! Invariant: no shell on this machine reads any part of an address, and ssh does not read any part
+//! as an option. The path of an ssh address is quoted for the shell of the other machine.
 
 use std::path::PathBuf;
 
@@ -11,18 +11,19 @@ use plimsoll_disk::command::variable;
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
 
-/// The program that is run for an ssh address instead of `ssh`.
+/// The environment variable with the program to run for an ssh address instead of `ssh`.
 const SSH: &str = "PLIMSOLL_SSH";
 
-/// The command that is run on the other machine instead of [`SERVER`]; the path follows.
+/// The environment variable with the command to run on the other machine instead of [`SERVER`]. The
+/// path is appended.
 const SERVER_COMMAND: &str = "PLIMSOLL_SYNC_SERVER";
 
 const SERVER: &str = "plimsoll sync-server";
 
-/// Permits addresses of programs if it is `1`.
+/// The environment variable that permits `exec:` addresses if it is `1`.
 const ALLOW_EXEC: &str = "PLIMSOLL_ALLOW_EXEC";
 
-/// The beginning of an address that is a command.
+/// The prefix of an address that is a command.
 const EXEC: &str = "exec:";
 
 /// The address of another store.
@@ -33,12 +34,12 @@ pub(super) enum Address {
     Program {
         program: String,
         arguments: Vec<String>,
-        /// How errors call the program.
+        /// The name of the program in errors.
         name: String,
     },
 }
 
-/// The settings of the environment.
+/// The commands for ssh addresses, from the environment.
 #[derive(Debug)]
 struct Settings {
     ssh: String,
@@ -72,8 +73,8 @@ impl Address {
     }
 }
 
-/// Whether an address is the path of a folder, not one with a scheme or a host. A path with a `:`
-/// before its first `/` must begin with `./`.
+/// Whether an address is the path of a folder, without a scheme or a host. A path with a `:` before
+/// its first `/` must begin with `./`.
 fn is_path(address: &str) -> bool {
     let colon = address.find(':');
     colon.is_none_or(|colon| address[..colon].contains('/'))
@@ -95,7 +96,7 @@ fn parse(address: &str, settings: &Settings) -> Option<Address> {
         Some(("file", path)) => path.starts_with('/').then(|| Address::Folder(path.into())),
         Some(("ssh", rest)) => {
             let (destination, path) = rest.split_at(rest.find('/')?);
-            // `ssh://host/~/x` is in the home folder, as for Git.
+            // `ssh://host/~/x` is relative to the home folder, as in Git.
             let path = if path.starts_with("/~") { &path[1..] } else { path };
             let (destination, port) = split_port(destination)?;
             ssh(&destination, port, path, settings)
@@ -127,7 +128,7 @@ fn split_port(destination: &str) -> Option<(String, Option<u16>)> {
 }
 
 fn ssh(destination: &str, port: Option<u16>, path: &str, settings: &Settings) -> Option<Address> {
-    // The command runs in the home folder of the user.
+    // The command already runs in the home folder of the user.
     let path = path.strip_prefix("~/").unwrap_or(path);
     let host = destination.rsplit_once('@').map_or(destination, |(_, host)| host);
     let is_word = |text: &str| {
@@ -147,7 +148,7 @@ fn ssh(destination: &str, port: Option<u16>, path: &str, settings: &Settings) ->
     Some(Address::Program { name: format!("`{program} {destination}`"), program, arguments })
 }
 
-/// A word for a POSIX shell.
+/// Quotes a word for a POSIX shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

@@ -22,24 +22,26 @@ use crate::types::keyspaces::Keyspace;
 use crate::types::times::to_micros;
 use crate::types::value::Value;
 
-/// The first byte of the key of a record of an import; the rest of the key follows.
+/// The first byte of the stored key of an import's record; the caller's key follows.
 const RECORD: u8 = b'n';
 
-/// The first byte of the key of the id of an imported commit; its name in the source follows.
+/// The first byte of the stored key under which the id of an imported commit is found; the commit's
+/// name in the source follows.
 const SOURCE: u8 = b's';
 
-/// The most commits of which an import knows the names in their source while they are not visible.
+/// Maximum number of commits in [`HistoryImport::recent`].
 const MAX_RECENT: usize = 256;
 
-/// The longest name of a commit in its source, and the longest key of a record of an import, in
-/// bytes.
+/// Maximum length in bytes of the name of a commit in its source, and of the key of an import's
+/// record.
 pub const MAX_SOURCE_BYTES: usize = 1024;
 
-/// An import of a history whose commits have given parents, times and contents, for example that of
-/// another version-control system. From [`Db::import_history`].
+/// An import of a history whose commits have given parents, times and contents, for example the
+/// history of another version-control system. From [`Db::import_history`].
 ///
 /// The parents of a commit must be imported before it. The ids of the commits depend only on what
-/// is imported, so importing the same history again has the same ids and writes nothing twice.
+/// is imported. Importing the same history again therefore gives the same ids and writes nothing
+/// twice.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -71,15 +73,17 @@ pub const MAX_SOURCE_BYTES: usize = 1024;
 /// ```
 pub struct HistoryImport {
     receiver: Receiver,
-    /// The names of the last commits in their source, and their ids. They are not visible yet.
+    /// The ids of the latest commits, by their names in the source. Reads do not find these commits
+    /// yet.
     recent: HashMap<Vec<u8>, CommitId>,
 }
 
-/// A commit of a [`HistoryImport`], until [`ImportCommit::commit`]. Its changes are those since its
-/// first parent. In each keyspace, keys must be passed in ascending order.
+/// A commit of a [`HistoryImport`] that is being prepared; [`ImportCommit::commit`] commits it. Its
+/// changes are relative to its first parent. In each keyspace, keys must be passed in ascending
+/// order.
 pub struct ImportCommit<'i> {
     import: &'i mut HistoryImport,
-    /// `None` once it was committed.
+    /// `None` once it is committed.
     draft: Option<Draft>,
     parents: Vec<CommitId>,
     micros: u64,
@@ -90,11 +94,11 @@ pub struct ImportCommit<'i> {
 }
 
 impl Db {
-    /// Begins an import of a history into `branch`, which is created if it does not exist. Other
-    /// commits on this branch during the import are conflicts.
+    /// Begins an import of a history into `branch`, which is created if it does not exist. If
+    /// another commit changes this branch during the import, the import fails.
     ///
     /// The import creates temporary branches, whose names begin with `incoming/`, and deletes them
-    /// in [`HistoryImport::finish`]. Versions that become superseded meanwhile are kept until then.
+    /// in [`HistoryImport::finish`]. Until then, versions that are superseded are retained.
     ///
     /// # Errors
     /// [`InvalidInput::BranchName`]; the errors of [`Db::commit_id`].
@@ -138,7 +142,7 @@ impl Db {
         Ok(id.map(CommitId::from_bytes))
     }
 
-    /// The value of a record that an import has stored, by [`ImportCommit::put_record`] or
+    /// The value of a record that was stored by [`ImportCommit::put_record`] or
     /// [`Db::put_import_record`]; `None` if there is none. Records belong to this store: they are
     /// on no branch, and are not exchanged with other stores.
     ///
@@ -162,7 +166,7 @@ impl Db {
         Ok(records)
     }
 
-    /// Stores a record of an import, or deletes it (`None`). It is no commit on any branch.
+    /// Stores a record of an import, or deletes it (`None`). This makes no commit on any branch.
     ///
     /// # Errors
     /// [`InvalidInput::KeyTooLong`]; errors of a commit.
@@ -178,8 +182,8 @@ impl Db {
 
 impl HistoryImport {
     /// Begins a commit with the time and the parents of the original one. `is_on_branch` is whether
-    /// the commit is the last one of the branch that is imported, or is reached from that by
-    /// following only first parents. If not, the commit is stored on a temporary branch.
+    /// the commit is the last one of the imported branch, or on its first-parent line. If not, the
+    /// commit is stored on a temporary branch.
     ///
     /// # Errors
     /// [`InvalidInput::NoCommit`] if the store does not have a parent;
@@ -209,8 +213,9 @@ impl HistoryImport {
         })
     }
 
-    /// As [`Db::find_imported`]; also finds the last commits of this import. Does not find commits
-    /// that were deleted with their branches: they cannot be parents, and can be imported again.
+    /// As [`Db::find_imported`], but also finds commits of this import that are not visible yet.
+    /// Does not find commits that were deleted with their branches: they cannot be parents, and can
+    /// be imported again.
     ///
     /// # Errors
     /// Errors of reads.
@@ -233,8 +238,8 @@ impl HistoryImport {
     }
 
     /// Makes a branch other than the imported one end with an imported commit. Creates the branch
-    /// if it does not exist. A branch that exists is replaced by a new one of the same name, so
-    /// that handles of the old one no longer work.
+    /// if it does not exist. Otherwise replaces it with a new branch of the same name, and handles
+    /// of the old one become invalid.
     ///
     /// # Errors
     /// [`InvalidInput::NotFastForward`] if the branch has commits that `tip` does not contain;
@@ -276,8 +281,8 @@ impl HistoryImport {
         receiver.db.rename_branch(made.name(), name)
     }
 
-    /// Makes the imported branch end with the commit `tip`. Deletes the temporary branches, and
-    /// the commits that no branch contains. Returns the number of commits that were imported.
+    /// Makes the imported branch end with the commit `tip`. Deletes the temporary branches, with
+    /// the commits that no other branch contains. Returns the number of imported commits.
     ///
     /// # Errors
     /// [`InvalidInput::NotFastForward`] if the branch has commits that `tip` does not contain;
@@ -297,17 +302,18 @@ impl HistoryImport {
         self.receiver.finish(tip)
     }
 
-    /// The number of commits that were imported so far, without those that the store had.
+    /// The number of commits imported so far, without those that the store already had.
     pub fn commits(&self) -> u64 {
         self.receiver.received
     }
 }
 
 impl ImportCommit<'_> {
-    /// Passes a change of a key to the transaction and to the hash.
+    /// Applies a change of a key to the transaction and to the hash.
     ///
     /// # Errors
-    /// [`InvalidInput::ImportOrder`]; those of `change`, after which the commit fails.
+    /// [`InvalidInput::ImportOrder`]; the errors of `change`. After an error of `change`, the
+    /// commit fails.
     fn change(
         &mut self,
         keyspace: &Keyspace,
@@ -327,7 +333,7 @@ impl ImportCommit<'_> {
         }
         let sink = &mut self.draft.as_mut().expect("it is not committed").sink;
         let changed = change(sink);
-        // The hash may have the change, but not the transaction.
+        // After an error, the hash may include a change that the transaction lacks.
         sink.tx.spoiled |= changed.is_err();
         changed
     }
@@ -335,8 +341,8 @@ impl ImportCommit<'_> {
     /// Sets the value of a key. It does not expire, whatever the keyspace's time to live.
     ///
     /// # Errors
-    /// [`InvalidInput::ImportOrder`] if `key` is not greater than the previous one of the keyspace;
-    /// the errors of [`Transaction::put`](crate::Transaction::put).
+    /// [`InvalidInput::ImportOrder`] if `key` is not greater than the previous key of the
+    /// keyspace; the errors of [`Transaction::put`](crate::Transaction::put).
     pub fn put(
         &mut self,
         keyspace: &Keyspace,
@@ -351,8 +357,8 @@ impl ImportCommit<'_> {
     /// As [`ImportCommit::put`], with a value of `len` bytes from a reader.
     ///
     /// # Errors
-    /// As for [`ImportCommit::put`]; [`InvalidInput::ValueLength`] if the reader yields another
-    /// number of bytes; errors of the reader.
+    /// As for [`ImportCommit::put`]; [`InvalidInput::ValueLength`] if the reader yields more or
+    /// fewer bytes than `len`; errors of the reader.
     pub fn put_reader(
         &mut self,
         keyspace: &Keyspace,
@@ -401,8 +407,8 @@ impl ImportCommit<'_> {
         Ok(())
     }
 
-    /// Stores the name of the commit in its source, for [`Db::find_imported`]. It is no part of the
-    /// commit's id.
+    /// Stores the name of the commit in its source, for [`Db::find_imported`]. The name is not part
+    /// of the commit's id.
     ///
     /// # Errors
     /// [`InvalidInput::KeyTooLong`] above [`MAX_SOURCE_BYTES`].
@@ -412,8 +418,8 @@ impl ImportCommit<'_> {
         Ok(())
     }
 
-    /// Stores a record with the commit, for [`Db::import_record`]. It is no part of the commit's
-    /// id.
+    /// Stores a record with the commit, for [`Db::import_record`]. The record is not part of the
+    /// commit's id.
     ///
     /// # Errors
     /// [`InvalidInput::KeyTooLong`] above [`MAX_SOURCE_BYTES`]; errors of writes.
@@ -422,7 +428,7 @@ impl ImportCommit<'_> {
         self.write(&[&[RECORD], key].concat(), value)
     }
 
-    /// Writes a record of the store itself, on no branch.
+    /// Writes a record that belongs to the store, not to a branch.
     fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let space = self.import.receiver.ids.space();
         let tx = &mut self.draft.as_mut().expect("it is not committed").sink.tx;
@@ -432,12 +438,13 @@ impl ImportCommit<'_> {
     }
 
     /// Commits. Returns the id of the commit, which is visible and durable after
-    /// [`HistoryImport::finish`]. If the store has a commit with this id, writes nothing.
+    /// [`HistoryImport::finish`]. If the store already has a commit with this id, stores only its
+    /// name in the source.
     ///
     /// # Errors
-    /// [`InvalidInput::TransactionFailed`] if a change failed; [`InvalidInput::BranchMoved`] if
-    /// another commit changed the branch; errors of commits. After an error other than the first,
-    /// the import has to be begun again.
+    /// [`InvalidInput::TransactionFailed`] if a change failed; the import can then continue with
+    /// another commit. [`InvalidInput::BranchMoved`] if another commit changed the branch; errors
+    /// of commits. After these, begin a new import.
     pub fn commit(mut self) -> Result<CommitId> {
         let draft = self.draft.as_mut().expect("it is not committed");
         if draft.sink.tx.spoiled {

@@ -24,9 +24,9 @@ use crate::types::branches::MAX_CHAINS;
 use crate::types::error::{Error, Result};
 use crate::types::keyspaces::KeyspaceInfo;
 
-/// A connection to another store, which serves the other end of it with [`Db::serve_sync`] or
-/// `plimsoll sync-server`. [`Db::fetch_over`] and [`Db::push_over`] use it, one after another. To
-/// end the connection, drop it.
+/// A connection to another store, which is served by [`Db::serve_sync`] or `plimsoll sync-server`.
+/// [`Db::fetch_over`] and [`Db::push_over`] use it, one call at a time. To end the connection, drop
+/// it.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -54,9 +54,9 @@ pub struct SyncConnection {
     store: u128,
     /// Whether an earlier call failed in the middle of a message.
     is_broken: bool,
-    /// Covers what is held of a received commit.
+    /// Charges the memory of a commit that is being received.
     lease: Option<Lease>,
-    // Declared last, so that the program gets the end of its input before it is waited for.
+    // Declared last, so that its input is closed before it is waited for.
     program: Option<(Program, String)>,
 }
 
@@ -67,10 +67,9 @@ impl fmt::Debug for SyncConnection {
 }
 
 impl SyncConnection {
-    /// Connects to a server. `reader` has the bytes that the server writes, and `writer` sends
-    /// those that it reads. The transport between them must deliver all bytes in order, and hold at
-    /// least 4 KiB in each direction that are not read yet. It should report an end of one side to
-    /// the other one as the end of the stream, or as an error of the write.
+    /// Connects to a server, which writes to `reader` and reads from `writer`. The transport must
+    /// deliver all bytes in order, and buffer at least 4 KiB of unread bytes in each direction. If
+    /// one side ends, the other should get the end of the stream, or an error of its write.
     ///
     /// # Errors
     /// [`Error::Remote`] if there is no server at the other end; [`Error::Format`] if it speaks
@@ -82,7 +81,7 @@ impl SyncConnection {
         Self::connect(Box::new(reader), Box::new(writer), None)
     }
 
-    /// Starts a program, and connects to it. `name` is what errors call it.
+    /// Starts a program, and connects to it. `name` is its name in errors.
     ///
     /// # Errors
     /// As for [`SyncConnection::new`]; [`Error::Remote`] if the program cannot be started.
@@ -105,7 +104,7 @@ impl SyncConnection {
         let sender = Arc::new(Mutex::new(Sender::new(writer, Role::Client)));
         let mut input = Input::new(reader, Role::Server);
         let greeted = send_hello(&mut lock(&sender), Role::Client, 0);
-        // The greeting of the other side says more than an error of sending to it.
+        // An error of the other side's greeting explains more than a failed write to it.
         let store = match take_hello(&mut input, Role::Server) {
             Ok(Some(store)) => greeted.map(|()| store),
             Ok(None) => Err(ended()),
@@ -121,7 +120,8 @@ impl SyncConnection {
         self.store
     }
 
-    /// Performs a request.
+    /// Sends the kind of a request, calls `perform` for the rest of it and the answer, and checks
+    /// that the answer ends there.
     fn request<T>(
         &mut self,
         request: Request,
@@ -146,7 +146,7 @@ impl SyncConnection {
     }
 }
 
-/// Adds how the program at the other end ended to an error of the connection to it.
+/// If the connection ended because its program failed, adds the exit status to the error.
 fn blame(program: &mut Option<(Program, String)>, error: Error) -> Error {
     let Some((program, name)) = program else { return error };
     if error != ended() {
@@ -219,7 +219,7 @@ impl Peer for SyncConnection {
             let mut encoder = Encoder::new(&mut windowed);
             let fed = feed(&mut encoder).and_then(|()| encoder.end());
             match fed.and_then(|()| this.ask()) {
-                // The other side has ended the connection: it may have said why.
+                // The other side may have sent an error before it ended the connection.
                 Err(error) if error == ended() => Err(this.input.last_words().unwrap_or(error)),
                 fed => fed,
             }?;

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! for each commit, parents first:
-//!   u8 1; bytes32 id; u8 1 if it is on the line of first parents of the last commit
+//!   u8 1; bytes32 id; u8 1 if it is the last commit or on its first-parent line
 //!   number of parents, bytes32 each; u64 time; metadata
 //!   changes:
-//!     u8 1 keyspace: name; of the changes that follow
+//!     u8 1 keyspace of the following changes: name
 //!     u8 2 deleted range: first key; u8 1 if it has an end: end
 //!     u8 3 deleted key: key
 //!     u8 4 put: key; u64 expiry, 0 if there is none; length of the value, value
@@ -13,9 +13,9 @@
 //! u8 0: end
 //! ```
 //!
-//! In each keyspace, deleted ranges come first, then keys in order; the keys of a keyspace are not
-//! interrupted by those of another one. The receiver checks this, because an id covers the changes
-//! in the order in which they were sent, and the next receiver gets them in this order.
+//! In each keyspace, deleted ranges come first, then keys in order. The keys of a keyspace are not
+//! interrupted by those of another. The receiver checks this, because it computes the id over the
+//! changes in the order in which they arrive, but later sends them sorted.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ const PARENTS_MAX: u64 = 4096;
 /// The longest bound of a deleted range.
 const BOUND_BYTES_MAX: usize = 1 << 20;
 
-/// The bytes of a large value that are sent at once.
+/// Values are sent in pieces of this many bytes.
 const PIECE_BYTES: usize = 32 << 10;
 
 /// Sends commits.
@@ -167,12 +167,12 @@ impl Sink for ChangeEncoder<'_> {
     }
 }
 
-/// Receives commits until the end of their list, and passes them to `sink`. `lease` covers what is
-/// held of each commit at a time.
+/// Receives commits until the end of their list, and passes them to `sink`. `lease` charges the
+/// memory that is held for the current commit.
 ///
 /// # Errors
-/// [`Error::Remote`] if the bytes are not those of commits; the budget; the errors of the sink and
-/// of the other side.
+/// [`Error::Remote`] if the bytes do not encode commits; the budget; the errors of the sink and of
+/// the other side.
 pub(super) fn take_commits(
     input: &mut Input,
     lease: &mut Lease,
@@ -203,7 +203,7 @@ pub(super) fn take_commits(
     Ok(())
 }
 
-/// Drops the changes of a commit that the store has.
+/// Drops the changes of a commit that the store already has.
 struct Discard;
 
 impl Sink for Discard {
@@ -231,11 +231,11 @@ fn take_changes(input: &mut Input, lease: &mut Lease, sink: &mut dyn Sink) -> Re
     taken
 }
 
-/// The changes of a commit that is received, as far as their order must be checked.
+/// Receives the changes of one commit, and checks their order.
 struct Changes<'a> {
     lease: &'a mut Lease,
     keyspace: Arc<str>,
-    /// The last key of `keyspace`; `None`: it has none yet.
+    /// The last key of `keyspace`; `None` before its first key.
     key: Option<Vec<u8>>,
     /// The other keyspaces with keys.
     done: BTreeSet<Arc<str>>,
@@ -283,7 +283,7 @@ impl<'a> Changes<'a> {
 
     fn enter(&mut self, name: String) -> Result<()> {
         if self.key.take().is_some() {
-            // Also for the transaction, which keeps what it writes to.
+            // Also covers the transaction, which keeps each keyspace that it writes to.
             self.lease.grow(4 * self.keyspace.len() as u64 + 64)?;
             self.done.insert(Arc::clone(&self.keyspace));
         }
@@ -301,7 +301,7 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    /// Checks that a key follows the last one.
+    /// Checks that a key is greater than the previous key of its keyspace.
     fn follow(&mut self, key: &[u8]) -> Result<()> {
         self.check_place()?;
         if self.key.as_deref().is_some_and(|last| key <= last) {
@@ -325,7 +325,7 @@ impl<'a> Changes<'a> {
             take_bytes(input, end.insert(Vec::new()), BOUND_BYTES_MAX)?;
         }
         let bytes = self.keyspace.len() + first.len() + end.as_ref().map_or(0, Vec::len);
-        // Here, in the record of the receiver, and in the transaction.
+        // The range is held three times: here, in the receiver's record, in the transaction.
         self.lease.grow(3 * (bytes as u64 + size_of::<DeletedRange>() as u64))?;
         self.lease.shrink(2 * BOUND_BYTES_MAX as u64);
         sink.range(&self.keyspace, &first, end.as_deref())?;

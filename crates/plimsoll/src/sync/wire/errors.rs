@@ -1,5 +1,5 @@
-//! Errors in frames. An error of the other store arrives as the same error, if its caller can do
-//! something about it; others arrive as [`Error::Remote`] with their text.
+//! The encoding of errors in frames. An error of the other store that the caller can act on arrives
+//! as the same variant. Other errors arrive as [`Error::Remote`] with their text.
 
 use std::io::ErrorKind;
 
@@ -9,7 +9,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::types::error::Error;
 use crate::types::invalid_input::InvalidInput as Input;
 
-/// The longest text of an error. Longer ones are cut.
+/// The longest text of an error. Longer ones are truncated.
 const TEXT_BYTES_MAX: usize = 4096;
 
 /// Appends the encoding of an error: a code, and its fields.
@@ -61,7 +61,7 @@ pub(super) fn encode_error(error: &Error, out: &mut Vec<u8>) {
     }
 }
 
-/// The kinds of system errors that are kept.
+/// The kinds of I/O errors that are transferred. Others arrive as [`ErrorKind::Other`].
 const IO_KINDS: [ErrorKind; 5] = [
     ErrorKind::StorageFull,
     ErrorKind::PermissionDenied,
@@ -124,7 +124,7 @@ fn read(reader: &mut Reader<'_>) -> Option<Error> {
     }
 }
 
-/// A message that names a file, or advises something, of the other store.
+/// Marks a message whose files or advice concern the other store.
 fn there(message: &str) -> String {
     format!("the other store reports: {message}")
 }

@@ -6,11 +6,12 @@
 //! u24   0
 //! u32   length of the payload, at most 65,536
 //! u64   checksum of the payload
-//! u64   checksum of the bytes before, with the direction and the number of the frame
+//! u64   checksum of the previous 16 bytes; its seed includes the direction and the frame's number
 //! ```
 //!
-//! Frames of each direction are numbered from 0, so that a frame that is lost, repeated or moved
-//! fails its checksum. The head has its own checksum, so that no wrong length is waited for.
+//! Frames of each direction are numbered from 0, so that a frame that was lost, repeated or
+//! reordered fails its checksum. The head has its own checksum, so that the receiver never waits
+//! for a wrong length.
 
 use std::io::{ErrorKind, Read, Write};
 use std::sync::{Arc, Mutex};
@@ -30,7 +31,7 @@ const HEAD_BYTES: usize = 24;
 /// The receiver of a long message reports what it has received after this many bytes.
 const REPORT_EVERY: u64 = 512 << 10;
 
-/// The most bytes of a long message that were sent and not reported as received.
+/// The sender of a long message pauses while more than this many bytes are not reported.
 const WINDOW_BYTES: u64 = 4 << 20;
 
 const SEED: u64 = 0x7379_6e63_2066_726d;
@@ -49,7 +50,7 @@ enum Kind {
     Error = 3,
     /// The sender is working on a request.
     Alive = 4,
-    /// The sender has received so many bytes of the message: a u64.
+    /// The number of bytes of the current message that the sender of this frame has received: u64.
     Received = 5,
 }
 
@@ -60,7 +61,7 @@ impl Kind {
     }
 }
 
-/// The head of the frame with a number.
+/// The head of frame `number`.
 fn head(role: Role, number: u64, kind: u8, payload: &[u8]) -> [u8; HEAD_BYTES] {
     let mut head = [0; HEAD_BYTES];
     head[0] = kind;
@@ -76,7 +77,7 @@ fn sum_of_head(role: Role, number: u64, fields: &[u8]) -> u64 {
     checksum(seed(&[SEED, role as u64, number]), fields)
 }
 
-/// The error for bytes that are not of the protocol.
+/// The error for bytes that violate the protocol.
 pub(super) fn not_protocol(what: &str) -> Error {
     let message = format!(
         "the other side of the connection does not follow the protocol of `plimsoll sync-server`: \
@@ -105,7 +106,7 @@ fn of_io(error: std::io::Error) -> Error {
     }
 }
 
-/// The sending side of a stream, which the thread that reports life shares.
+/// The sending side of a stream. The thread that sends `Alive` frames shares it.
 pub(super) struct Sender {
     writer: Box<dyn Write + Send>,
     role: Role,
@@ -144,7 +145,7 @@ impl Sender {
     }
 }
 
-/// Receives bytes of a message that is sent.
+/// A destination of the bytes of a message.
 pub(super) trait Put {
     fn put(&mut self, bytes: &[u8]) -> Result<()>;
 }
@@ -189,7 +190,7 @@ impl Output {
         Ok(())
     }
 
-    /// Ends the message with an error, instead of the bytes that are not sent yet.
+    /// Ends the message with an error, and discards the bytes that are not sent yet.
     pub(super) fn fail(&mut self, error: &Error) -> Result<()> {
         self.buffer.clear();
         encode_error(error, &mut self.buffer);
@@ -199,7 +200,7 @@ impl Output {
         Ok(())
     }
 
-    /// Drops the part of a message that is not sent yet. Returns whether that is all of it.
+    /// Drops the part of a message that is not sent yet. Returns whether nothing of it was sent.
     pub(super) fn take_back(&mut self) -> bool {
         self.buffer.clear();
         self.sent == 0 && !self.has_failed
@@ -253,14 +254,14 @@ pub(super) struct Input {
     role: Role,
     number: u64,
     buffer: Vec<u8>,
-    /// The position in `buffer` up to which it was taken.
+    /// The position in `buffer` of the first byte that was not taken.
     at: usize,
-    /// Whether `buffer` is not the end of the current message.
+    /// Whether the current message continues after `buffer`.
     has_more: bool,
     /// The bytes that the other side reported as received.
     reported: u64,
-    /// To report the bytes that were received; the bytes of the message, and those of the last
-    /// report.
+    /// If set, reports are sent here: the sender, the bytes of the message that were received, and
+    /// their number at the last report.
     reporter: Option<(Arc<Mutex<Sender>>, u64, u64)>,
     /// Whether a frame could not be received.
     has_failed: bool,
@@ -281,8 +282,8 @@ impl Input {
         }
     }
 
-    /// Receives bytes outside of frames. Returns their number, which is smaller only at the end of
-    /// the stream.
+    /// Receives bytes outside of frames. Returns their number, which is less than the length of
+    /// `bytes` only at the end of the stream.
     pub(super) fn raw(&mut self, bytes: &mut [u8]) -> Result<usize> {
         let mut got = 0;
         while got < bytes.len() {
@@ -377,7 +378,7 @@ impl Input {
         Ok(())
     }
 
-    /// Receives a report about the message that is sent.
+    /// Receives a report about the message that is being sent.
     ///
     /// # Errors
     /// As for [`Input::part`].
@@ -395,7 +396,8 @@ impl Input {
         }
     }
 
-    /// Reports what is received of the current message from now on; `None`: does not.
+    /// From now on, reports the received bytes of the current message to `sender`; with `None`,
+    /// reports nothing.
     pub(super) fn report_to(&mut self, sender: Option<Arc<Mutex<Sender>>>) {
         self.reporter = sender.map(|sender| (sender, 0, 0));
     }
@@ -480,7 +482,7 @@ impl Input {
         Ok(())
     }
 
-    /// The error that the other side sent before it ended the connection, if it sent one.
+    /// The error that the other side sent before it ended the connection, if there is one.
     pub(super) fn last_words(&mut self) -> Option<Error> {
         loop {
             match self.frame() {

@@ -1,16 +1,16 @@
-//! The greeting, which each side sends first and without waiting for the other.
+//! The greeting: the first bytes in each direction. Neither side waits for the other's.
 //!
 //! ```text
 //! bytes  "plimsync"
 //! u8     role: 1 client, 2 server
-//! u8     the lowest version of the protocol that the side speaks
-//! u8     the highest one
+//! u8     lowest supported version of the protocol
+//! u8     highest supported version
 //! u8     0
-//! u128   the id of the store; 0 if there is none (yet)
-//! u64    checksum of the bytes before
+//! u128   id of the store; 0 from a client, and from a server that could not open its store
+//! u64    checksum of the previous 28 bytes
 //! ```
 //!
-//! Both use the highest version that both speak.
+//! Both sides use the highest version that both support.
 
 use plimsoll_disk::checksum::checksum;
 
@@ -20,7 +20,7 @@ use crate::types::error::{Error, Result};
 const MAGIC: &[u8; 8] = b"plimsync";
 const HELLO_BYTES: usize = 36;
 
-/// The versions of the protocol that this program speaks.
+/// The lowest and the highest version of the protocol that this program supports.
 const VERSIONS: (u8, u8) = (1, 1);
 
 pub(super) fn send_hello(sender: &mut Sender, role: Role, store: u128) -> Result<()> {
@@ -41,8 +41,8 @@ fn hello(role: Role, versions: (u8, u8), store: u128) -> [u8; HELLO_BYTES] {
 /// instead.
 ///
 /// # Errors
-/// [`Error::Remote`] if the other side is not of the expected role, or does not speak the protocol;
-/// [`Error::Format`] if there is no version that both speak.
+/// [`Error::Remote`] if the other side has another role than `expected`, or does not use this
+/// protocol; [`Error::Format`] if there is no version that both support.
 pub(super) fn take_hello(input: &mut Input, expected: Role) -> Result<Option<u128>> {
     let mut bytes = [0; HELLO_BYTES];
     let got = input.raw(&mut bytes)?;

@@ -14,9 +14,9 @@ pub(super) const NAME_BYTES_MAX: usize = MAX_NAME_BYTES;
 /// The longest record of a keyspace's settings.
 const SETTINGS_BYTES_MAX: usize = 64;
 
-/// An item follows in a list.
+/// Before each item of a list.
 pub(super) const NEXT: u8 = 1;
-/// A list ends.
+/// At the end of a list.
 pub(super) const END: u8 = 0;
 
 pub(super) fn put_bytes(out: &mut dyn Put, bytes: &[u8]) -> Result<()> {
@@ -47,7 +47,7 @@ pub(super) fn take_u64(input: &mut Input) -> Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// A varint, at most `max`.
+/// Receives a varint of at most `max`.
 pub(super) fn take_number(input: &mut Input, max: u64) -> Result<u64> {
     let mut number = 0_u64;
     for shift in (0..63).step_by(7) {
@@ -65,7 +65,7 @@ fn beyond(number: u64, max: u64) -> Error {
     not_protocol(&format!("a length is {number}, and the limit is {max}"))
 }
 
-/// Whether an item follows in a list.
+/// Receives a flag: in a list, whether another item follows.
 pub(super) fn take_flag(input: &mut Input) -> Result<bool> {
     match take_u8(input)? {
         END => Ok(false),
@@ -74,7 +74,7 @@ pub(super) fn take_flag(input: &mut Input) -> Result<bool> {
     }
 }
 
-/// Replaces the contents of `bytes` by a sequence of at most `max` bytes.
+/// Receives a sequence of at most `max` bytes, and replaces the contents of `bytes` with it.
 pub(super) fn take_bytes(input: &mut Input, bytes: &mut Vec<u8>, max: usize) -> Result<()> {
     let len = take_number(input, max as u64)? as usize;
     bytes.clear();

@@ -24,8 +24,8 @@ use crate::sync::wire::items::{
 use crate::types::error::{Error, Result};
 use crate::types::options::Options;
 
-/// While the server works on a request and has sent nothing for this long, it sends a frame that
-/// says so. The write fails if the client is gone.
+/// If the server has worked on a request for this long without sending anything, it sends an
+/// `Alive` frame. The write fails if the client is gone.
 const ALIVE_EVERY: Duration = Duration::from_secs(5);
 
 /// The requests of a client.
@@ -48,14 +48,14 @@ impl Request {
 }
 
 impl Db {
-    /// Serves the store to a client at the other end of a connection, until the client ends it.
-    /// `reader` has the bytes that the client writes; `writer` sends the answers. See
-    /// [`SyncConnection::new`](crate::SyncConnection::new) for the client, and for the transport.
-    /// The client can fetch every branch, and push to every branch, also with force: check before
-    /// this call whether it may.
+    /// Serves the store to a client over a connection, until the client ends it. `reader` has the
+    /// bytes that the client writes; `writer` sends the answers.
+    /// [`SyncConnection::new`](crate::SyncConnection::new) is the client, and states the
+    /// requirements of the transport. Authenticate the client before this call: it can fetch every
+    /// branch and push to every branch, also with force.
     ///
-    /// Errors of requests are sent to the client, which returns them. A transfer that ends early
-    /// loses no commits; the next one continues it.
+    /// An error of a request is sent to the client, which returns it to its caller. A transfer that
+    /// is interrupted loses no commits; the next one continues it.
     ///
     /// # Errors
     /// [`Error::Remote`] if the connection ends in the middle of a request, or the client does not
@@ -100,9 +100,9 @@ impl Db {
         serve(Ok((self.clone(), true)), Box::new(reader), Box::new(writer))
     }
 
-    /// Opens the store in a folder, and serves it as [`Db::serve_sync`] does, or, if
-    /// `refuses_pushes`, as [`Db::serve_sync_read_only`] does. If it cannot be opened, the client
-    /// gets the error as well.
+    /// Opens the store in a folder, serves it as [`Db::serve_sync`] does, and closes it. If
+    /// `refuses_pushes`, serves it as [`Db::serve_sync_read_only`] does. If the store cannot be
+    /// opened, the client gets the error as well.
     ///
     /// # Errors
     /// As for [`Db::open`], [`Db::serve_sync`] and [`Db::close`].
@@ -126,7 +126,8 @@ impl Db {
     }
 }
 
-/// Serves a store, and whether pushes are refused; or answers each request with an error.
+/// Serves a store; the flag is whether pushes are refused. If `store` is an error, answers each
+/// request with it.
 fn serve(
     store: Result<(Db, bool)>,
     reader: Box<dyn Read + Send>,
@@ -157,24 +158,24 @@ struct Server {
 }
 
 impl Server {
-    /// Answers a request, with an error if it fails.
+    /// Answers a request. If the request fails, the answer is the error.
     ///
     /// # Errors
-    /// The connection failed.
+    /// [`Error::Remote`] if the connection fails, or the client violates the protocol.
     fn answer(&mut self) -> Result<()> {
         let performed = self.perform().and_then(|()| self.input.end());
         self.input.report_to(None);
         match performed {
             Ok(()) => self.output.end(),
-            // Do not answer: the client does not follow the protocol, or is gone.
+            // End the connection: the client violates the protocol, or is gone.
             Err(error @ Error::Remote { .. }) => {
-                // It may still read why. The first error says more than one of sending it.
+                // It may still read the error. If not, return this error, not that of the write.
                 let _ = self.output.fail(&error);
                 Err(error)
             }
             Err(error) => {
                 self.output.fail(&error)?;
-                // The client may be in the middle of its request, and stops when it gets the error.
+                // The client may still be sending its request. It stops when it gets the error.
                 match self.input.skip_rest() {
                     Err(cut) if cut == ended() => Ok(()),
                     skipped => skipped,
@@ -227,7 +228,7 @@ impl Server {
     }
 }
 
-/// The thread that tells the client that the server is working on its request.
+/// The thread that sends `Alive` frames while the server works on a request.
 struct Pulse {
     shared: Arc<(Mutex<State>, Condvar)>,
     thread: Option<JoinHandle<()>>,
@@ -257,7 +258,7 @@ impl Drop for Pulse {
         lock(&self.shared.0).has_ended = true;
         self.shared.1.notify_all();
         if let Some(thread) = self.thread.take() {
-            // It does not panic; a panic would have been printed.
+            // If the thread panicked, the panic has been printed.
             let _ = thread.join();
         }
     }
@@ -273,7 +274,7 @@ fn beat((state, changed): &(Mutex<State>, Condvar), sender: &Mutex<Sender>, ever
         drop(held);
         {
             let mut sender = lock(sender);
-            // The next write of the answer meets an error, too.
+            // If this write fails, the next write of the answer fails as well and is reported.
             if is_working && sender.sent() == sent && sender.alive().is_err() {
                 return;
             }
