@@ -67,6 +67,7 @@ __all__ = [
     "recover",
     "restore",
     "restore_archive",
+    "serve_sync",
     "verify",
     "verify_archive",
 ]
