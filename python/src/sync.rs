@@ -50,11 +50,12 @@ impl Address {
 /// An address is the path of a folder; `file://` and an absolute path; or a store on another
 /// machine: `ssh://[USER@]HOST[:PORT]/PATH` or `[USER@]HOST:PATH`, which runs `ssh HOST plimsoll
 /// sync-server PATH`. The environment variable `PLIMSOLL_SSH` names another program than ssh, and
-/// `PLIMSOLL_SYNC_SERVER` another command than `plimsoll sync-server`. `exec:COMMAND` runs a command
-/// that serves a store on its standard input and output, if `PLIMSOLL_ALLOW_EXEC` is 1: such an
-/// address can do whatever this process can. `RemoteError` is raised if a connection fails. The
-/// store there must be writable, because the ids of its commits are kept in it. `path` must not exist or must be an
-/// empty folder; `InvalidInput` is raised otherwise. The options are those of `open`.
+/// `PLIMSOLL_SYNC_SERVER` another command than `plimsoll sync-server`. `exec:COMMAND` runs a
+/// command that serves a store on its standard input and output, if `PLIMSOLL_ALLOW_EXEC` is 1:
+/// such an address can do whatever this process can. `RemoteError` is raised if a connection fails.
+/// The store there must be writable, because the ids of its commits are stored in it. `path` must
+/// not exist or must be an empty folder; `InvalidInput` is raised otherwise. The options are those
+/// of `open`.
 ///
 /// >>> with plimsoll.open(path, memory="16MiB") as hub:
 /// ...     hub[b"tea"] = b"3.10"

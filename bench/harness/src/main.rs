@@ -98,7 +98,7 @@ enum Command {
     RangeDeletes(range_deletes::RangeDeletes),
     /// Branches: creating them, reads on deep and wide ones, merges, writers on several
     Branches(branches::Branches),
-    /// The five workloads of BranchBench, with keys and values: workers that branch, change and query
+    /// The five workloads of BranchBench, with keys and values: branches, changes and queries
     BranchBench(branch_bench::BranchBench),
     /// Several processes that read and write one store: commits, reads, memory, deaths, against the
     /// peers

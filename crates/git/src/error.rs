@@ -117,7 +117,7 @@ pub enum Error {
     Incomplete {
         /// The repository.
         path: PathBuf,
-        /// What to do.
+        /// The reason, and the remedy.
         why: &'static str,
     },
     /// The store has commits of another origin: import into a new store.

@@ -41,8 +41,8 @@ pub struct ExportCounts {
     pub refs: u64,
     /// Keys that Git does not accept as paths.
     pub unfit: LeftOut<Vec<u8>>,
-    /// Branches that were left out, because Git does not accept their names or another branch is
-    /// exported under the same name.
+    /// Branches that were left out, because Git does not accept their names, or not beside that of
+    /// another branch (`a` and `a/b`).
     pub branches: LeftOut<String>,
 }
 
@@ -197,6 +197,8 @@ impl<'a> Export<'a> {
         let mut names = vec!["main".to_owned()];
         names.extend(self.db.branches()?.into_iter().map(|info| info.name));
         names.retain(|name| !name.starts_with("incoming/"));
+        // Imported branches come first, because other branches must not take their refs.
+        names.sort_by_key(|name| !known.iter().any(|known| known.branch.as_ref() == Some(name)));
         let main = head.and_then(|head| head.name.clone());
         for branch in &names {
             let Some(tip) = self.db.branch(branch)?.tip()? else { continue };
@@ -214,7 +216,7 @@ impl<'a> Export<'a> {
                 }
                 (branch, None) => refs::of_branch(branch),
             };
-            let is_taken = self.refs.iter().any(|planned| planned.name == name);
+            let is_taken = self.refs.iter().any(|planned| refs::exclude(&planned.name, &name));
             if is_taken || !self.repository.accepts(&name)? {
                 self.counts.branches.add(|| branch.clone());
                 continue;

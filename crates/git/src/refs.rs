@@ -71,6 +71,14 @@ fn is_free(name: &str) -> bool {
     BranchInfo::is_name(name) && !name.starts_with("incoming/")
 }
 
+/// Whether a repository cannot have both refs: they are the same, or one is a folder of the other.
+pub(crate) fn exclude(one: &str, other: &str) -> bool {
+    let is_below = |long: &str, short: &str| {
+        long.strip_prefix(short).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    is_below(one, other) || is_below(other, one)
+}
+
 /// The ref for a branch that was made in the store.
 pub(crate) fn of_branch(branch: &str) -> String {
     format!("{HEADS}{branch}")

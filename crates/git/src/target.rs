@@ -40,7 +40,7 @@ pub(crate) struct Target {
     pub(crate) format: Format,
     /// Whether the export made it.
     pub(crate) is_new: bool,
-    /// What a new repository's HEAD names.
+    /// The target of HEAD in a new repository.
     pub(crate) head: Option<Points>,
 }
 

@@ -359,7 +359,7 @@ impl Driver {
             && is_excused
             && self.graph.commits[commit].parents.len() == 2
         {
-            // What it merged was deleted before ids were asked for.
+            // The branch that it merged was deleted before ids were computed.
             self.graph.commits[commit].parents.truncate(1);
             self.graph.contain(commit);
         }

@@ -30,7 +30,7 @@ pub(crate) fn run(globals: &Globals, args: &ExportGit, output: &mut Output) -> O
     };
     let why = "Git does not accept these keys as paths, or another key is a folder of theirs";
     print_items(&counts.unfit, ["key", "keys"], why, |key| show_bytes(&key[..key.len().min(200)]));
-    let why = "Git does not accept these names, or another branch has the same one; rename them \
+    let why = "Git does not accept these names, or not beside that of another branch; rename them \
                with `plimsoll branch rename`";
     print_items(&counts.branches, ["branch", "branches"], why, Clone::clone);
     let written = count_of(counts.commits, "commit was exported", "commits were exported");

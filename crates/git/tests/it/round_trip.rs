@@ -469,6 +469,47 @@ fn second_import_and_export_add_what_is_new() {
 }
 
 #[test]
+fn rewritten_branch_is_imported_again_once_it_is_deleted() {
+    let folder = Folder::new();
+    let repository = folder.repository("repository");
+    repository.commit("one", &[("a", b"1")]);
+    repository.git(&["checkout", "--quiet", "-b", "topic"]);
+    repository.commit("two", &[("t", b"2")]);
+    repository.git(&["checkout", "--quiet", "main"]);
+    let (store, copy) = round_trip(&folder, &repository);
+    repository.git(&["checkout", "--quiet", "topic"]);
+    repository.git(&["commit", "--quiet", "--amend", "-m", "amended"]);
+    repository.git(&["checkout", "--quiet", "main"]);
+    for _ in 0..2 {
+        let counts = import_all(repository.path(), &store).unwrap();
+        assert_eq!(counts.diverged.first, ["refs/heads/topic"]);
+    }
+    let db = open(&store);
+    db.delete_branch("topic").unwrap();
+    db.close().unwrap();
+    assert_eq!(import_all(repository.path(), &store).unwrap().diverged.count, 0);
+    let copy = Path::new(&copy).with_extension("again");
+    export(&store, copy.to_str().unwrap());
+    assert_same(&repository, copy.to_str().unwrap());
+}
+
+#[test]
+fn branch_below_another_branch_is_left_out() {
+    let folder = Folder::new();
+    let repository = folder.repository("repository");
+    repository.commit("one", &[("a", b"1")]);
+    repository.git(&["branch", "b/c"]);
+    let (store, copy) = round_trip(&folder, &repository);
+    let db = open(&store);
+    db.create_branch("b", &db.main()).unwrap();
+    db.put(&files_of(&db), "a", "2").unwrap();
+    db.close().unwrap();
+    let counts = export(&store, &copy);
+    assert_eq!((counts.branches.first, counts.refs), (vec!["b".to_owned()], 1));
+    assert_eq!(Repository::at(&copy).ask(&["show", "main:a"]), "2");
+}
+
+#[test]
 fn interrupted_import_continues() {
     let folder = Folder::new();
     let repository = folder.repository("repository");
@@ -598,6 +639,8 @@ fn clone_of_the_store_exports_the_same_commits() {
     tx.set_metadata(&metadata).unwrap();
     tx.commit().unwrap();
     db.close().unwrap();
+    // The clone's log has later times. Those of Git commits are whole seconds.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
     let options = Options::new().memory_bytes(32 << 20);
     drop(Db::clone_store(&store, folder.at("clone"), options).unwrap());
     for store in [&store, &folder.at("clone")] {

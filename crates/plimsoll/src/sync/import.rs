@@ -244,8 +244,8 @@ impl HistoryImport {
     /// # Errors
     /// [`InvalidInput::NotFastForward`] if the branch has commits that `tip` does not contain;
     /// [`InvalidInput::BranchMoved`] if another commit changed it during the call;
-    /// [`InvalidInput::NoCommit`]; [`InvalidInput::StateNotRetained`]; errors of commits. The
-    /// branch is not changed then.
+    /// [`InvalidInput::NoCommit`]; [`InvalidInput::StateNotRetained`]; errors of commits. Only if
+    /// the rename of the new branch fails is the old one already deleted.
     pub fn set_branch(&mut self, name: &str, tip: &CommitId) -> Result<()> {
         check_users_name(name)?;
         let receiver = &mut self.receiver;

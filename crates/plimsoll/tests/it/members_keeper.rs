@@ -375,7 +375,7 @@ fn a_keeper_that_has_lost_a_thread_is_replaced() {
             tx.commit().unwrap();
             rows += count;
         };
-        // Its thread that answers pings is alive, but nobody must wait for ever for a flush or a
+        // Its thread that answers pings is alive, but no thread may wait forever for a flush or a
         // merge. Another thread may do the work before the one that must panic.
         let begun = Instant::now();
         while clock.is_armed.load(Ordering::SeqCst) {

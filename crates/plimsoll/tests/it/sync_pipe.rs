@@ -203,7 +203,7 @@ impl Trim for Db {
     }
 }
 
-/// What happens to the bytes of one direction.
+/// A fault in the bytes of one direction.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     /// The connection ends after this many bytes.

@@ -31,7 +31,7 @@ impl Driver {
         let db = store.db().clone();
         self.stores[number].doubt = Some(Doubt::Transfer(transfer));
         let pulled = match db.catch_up(&name, &theirs_name) {
-            // What both contain may have been dropped.
+            // The versions of the common ancestor may have been dropped.
             Err(Error::Trimmed { .. }) if !self.keeps_all() && !is_behind => {
                 self.stores[number].doubt = None;
                 return Ok(());

@@ -24,7 +24,7 @@ pub(super) struct Exchange {
     is_forced: bool,
 }
 
-/// What happens during a transfer.
+/// A disturbance of a transfer.
 enum Disturbance {
     None,
     /// A fault of this store, because of which the transfer may fail.
@@ -251,7 +251,7 @@ impl Driver {
                 && store.db().sync().is_err();
             disk.cancel_failures();
             if is_poisoned {
-                // What the failed sync should have saved may be lost.
+                // The writes that the failed sync did not save may be lost.
                 disk.cut_power();
             }
             self.recover(number, random)?;

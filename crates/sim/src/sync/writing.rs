@@ -130,7 +130,7 @@ impl Driver {
         let doubt = Doubt::Commit { branch: into.clone(), parents: parents.clone(), metadata };
         self.stores[number].doubt = Some(doubt);
         let merged = match merge.run() {
-            // What both contain may have been dropped.
+            // The versions of the common ancestor may have been dropped.
             Err(Error::Trimmed { .. }) if !self.keeps_all() => {
                 self.stores[number].doubt = None;
                 return Ok(());
