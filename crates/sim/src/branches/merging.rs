@@ -42,7 +42,7 @@ impl Driver {
     pub(super) fn merge(&mut self, number: usize, random: &mut Random) -> Step {
         let has_late_forks = self.has_late_forks && self.model.lines.iter().any(Line::is_late);
         match self.try_merge(number, random) {
-            // The versions of the common ancestor may have been dropped before the branch was created.
+            // The versions of the common ancestor may have been dropped before the fork.
             Err(Halt::Call(_)) if has_late_forks && std::mem::take(&mut self.is_trimmed) => {
                 self.doubt = None;
                 Ok(())

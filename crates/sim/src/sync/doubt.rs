@@ -150,8 +150,9 @@ impl Driver {
         Ok(Some(Some(self.graph.find(&id).ok_or_else(unknown)?)))
     }
 
-    /// Adds the commits since the last known one to the graph. A commit that the graph does not have
-    /// yet must have the parents of one of the candidates. Returns the new commits and their GLSNs.
+    /// Adds the commits since the last known one to the graph. A commit that the graph does not
+    /// have yet must have the parents of one of the candidates. Returns the new commits and their
+    /// GLSNs.
     pub(super) fn scan(
         &mut self,
         number: usize,
