@@ -19,6 +19,7 @@ pub(crate) mod replay;
 pub(crate) mod retention;
 pub(crate) mod shared;
 pub(crate) mod tag_commits;
+pub(crate) mod transfers;
 pub(crate) mod trim;
 pub(crate) mod unfinished_backup;
 #[cfg_attr(
@@ -41,6 +42,7 @@ use crate::engine::maintenance::idle_time::IdleTime;
 use crate::engine::maintenance::memory_workers::MemoryWorkers;
 use crate::engine::retention::RetentionHorizon;
 use crate::engine::shared::membership::Membership;
+use crate::engine::transfers::Transfers;
 use crate::engine::trim::LogSpace;
 use crate::read::open_moments::OpenMoment;
 use crate::read::reader::Reader;
@@ -66,6 +68,7 @@ pub(crate) struct Engine {
     pub(crate) maintenance: Maintenance,
     pub(crate) opened: Opened,
     pub(crate) membership: Membership,
+    pub(crate) transfers: Transfers,
     pub(crate) lock: Mutex<Option<Arc<dyn DirLock>>>,
 }
 

@@ -21,6 +21,7 @@ mod local;
 mod peer;
 mod receive;
 pub(crate) mod remote;
+mod replace;
 mod send;
 pub(crate) mod transfer;
 pub(crate) mod wire;

@@ -75,7 +75,7 @@ fn create_on(
     let branches = &store.reader.snapshots.branches;
     let unused = unused_id(store, branches.known().counter().next)?;
     branches.reserve(&store.reader.budget, name)?;
-    let created = change(store, |known, counter, _| {
+    let created = change(store, ANY, |known, counter, _| {
         if known.find(name).is_ok() {
             return Err(InvalidInput::BranchExists { name: name.to_owned() }.into());
         }
@@ -126,7 +126,7 @@ pub(crate) fn rename(store: &Arc<Engine>, from: &str, to: &str) -> Result<()> {
     }
     check_branch_name(to)?;
     store.check_writable()?;
-    change(store, |known, counter, _| {
+    change(store, ANY, |known, counter, _| {
         let id = known.find(from)?;
         if known.find(to).is_ok() {
             return Err(InvalidInput::BranchExists { name: to.to_owned() }.into());
@@ -142,16 +142,48 @@ pub(crate) fn delete(store: &Arc<Engine>, name: &str) -> Result<()> {
         return Err(InvalidInput::MainBranch.into());
     }
     store.check_writable()?;
-    change(store, |known, counter, has_ids| {
-        let id = known.find(name)?;
-        let chain = alive(known, id)?;
-        let Removal { removed, dead_groups } = known.without(id, has_ids);
-        let mut changes: Changes = removed.iter().map(|chain| (*chain, None)).collect();
-        if !removed.contains(&id) {
-            changes.push((id, Some(Chain { name: None, ..chain.clone() })));
-        }
+    change(store, ANY, |known, counter, has_ids| {
+        let (changes, dead_groups) = without(known, known.find(name)?, has_ids)?;
         Ok(Plan { changes, dead_groups, counter })
     })
+}
+
+/// Gives the branch `from` the name of the branch with the chain `replaced`, which is deleted by
+/// the same commit. `check` examines the branch that is replaced as of the transaction, and notes
+/// the reads on which its result depends.
+///
+/// # Errors
+/// [`InvalidInput::BranchMoved`] if the branch named `to` has another chain; errors of `check`.
+pub(crate) fn replace(
+    store: &Arc<Engine>,
+    from: &str,
+    (to, replaced): (&str, u32),
+    check: &dyn Fn(&mut Transaction) -> Result<()>,
+) -> Result<()> {
+    store.check_writable()?;
+    change(store, check, |known, counter, has_ids| {
+        let id = known.find(from)?;
+        if known.find(to).ok() != Some(replaced) || id == replaced {
+            return Err(InvalidInput::BranchMoved { name: to.to_owned() }.into());
+        }
+        let renamed = Chain { name: Some(to.into()), ..alive(known, id)?.clone() };
+        let (mut changes, dead_groups) = without(known, replaced, has_ids)?;
+        // Last, so that it has the name.
+        changes.push((id, Some(renamed)));
+        Ok(Plan { changes, dead_groups, counter })
+    })
+}
+
+/// The changes that delete the branch with the chain `id`, and the groups whose versions are no
+/// longer needed.
+fn without(known: &Known, id: u32, has_ids: bool) -> Result<(Changes, BTreeSet<u32>)> {
+    let chain = alive(known, id)?;
+    let Removal { removed, dead_groups } = known.without(id, has_ids);
+    let mut changes: Changes = removed.iter().map(|chain| (*chain, None)).collect();
+    if !removed.contains(&id) {
+        changes.push((id, Some(Chain { name: None, ..chain.clone() })));
+    }
+    Ok((changes, dead_groups))
 }
 
 /// All branches but main, by name.
@@ -207,9 +239,16 @@ fn no_branch(name: &str) -> Error {
     InvalidInput::NoBranch { name: name.to_owned() }.into()
 }
 
+/// A check that always passes.
+const ANY: &dyn Fn(&mut Transaction) -> Result<()> = &|_| Ok(());
+
 /// Commits the change that `plan` computes from the present registry, and from whether the ids of
-/// commits have been asked for.
-fn change(store: &Arc<Engine>, plan: impl Fn(&Known, Counter, bool) -> Result<Plan>) -> Result<()> {
+/// commits have been asked for. `check` may refuse it.
+fn change(
+    store: &Arc<Engine>,
+    check: &dyn Fn(&mut Transaction) -> Result<()>,
+    plan: impl Fn(&Known, Counter, bool) -> Result<Plan>,
+) -> Result<()> {
     let branches = &store.reader.snapshots.branches;
     let changing = branches.lock_changing();
     let mut conflicts = 0;
@@ -229,6 +268,7 @@ fn change(store: &Arc<Engine>, plan: impl Fn(&Known, Counter, bool) -> Result<Pl
         let ids = store.reader.keyspaces.handle(IDS, "".into());
         let has_ids = tx.contains_key(&ids, IDS_POSITION)?;
         let Plan { changes, dead_groups, counter } = plan(&branches.known(), counter, has_ids)?;
+        check(&mut tx)?;
         let counter = Counter { changes: counter.changes + 1, ..counter };
         for (id, chain) in &changes {
             match chain {

@@ -39,6 +39,7 @@ use crate::engine::replay::{Replayed, replay};
 use crate::engine::retention::RetentionHorizon;
 use crate::engine::shared::joining::Entry;
 use crate::engine::shared::membership::Membership;
+use crate::engine::transfers::Transfers;
 use crate::engine::trim::LogSpace;
 use crate::engine::{Catalog, Engine, Maintenance, Opened, compact_and_free, keyspace_commits};
 use crate::index::OpenIndex;
@@ -180,6 +181,7 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
         maintenance,
         opened: Opened { stats: OnceLock::new(), warnings: opened.warnings },
         membership: Membership::new(shared),
+        transfers: Transfers::default(),
         lock: Mutex::new(entry.lock.clone()),
     });
     begin_work(&store, &entry, checkpoint, &replayed)?;

@@ -12,6 +12,7 @@ use crate::sync::commit_id::CommitId;
 use crate::sync::contents::{Bytes, Sink, damaged};
 use crate::sync::ids::{Ids, space};
 use crate::sync::receive::{Draft, Receiver};
+use crate::sync::replace::replace;
 use crate::txn::payload::MAX_METADATA_BYTES;
 use crate::txn::transaction::fill;
 use crate::types::branches::check_users_name;
@@ -244,8 +245,9 @@ impl HistoryImport {
     /// # Errors
     /// [`InvalidInput::NotFastForward`] if the branch has commits that `tip` does not contain;
     /// [`InvalidInput::BranchMoved`] if another commit changed it during the call;
-    /// [`InvalidInput::NoCommit`]; [`InvalidInput::StateNotRetained`]; errors of commits. Only if
-    /// the rename of the new branch fails is the old one already deleted.
+    /// [`InvalidInput::BranchExists`] if it was created during the call;
+    /// [`InvalidInput::NoCommit`]; [`InvalidInput::StateNotRetained`]; errors of commits. After an
+    /// error, the old branch is unchanged.
     pub fn set_branch(&mut self, name: &str, tip: &CommitId) -> Result<()> {
         check_users_name(name)?;
         let receiver = &mut self.receiver;
@@ -253,9 +255,11 @@ impl HistoryImport {
         if receiver.place(tip)?.is_none() {
             return Err(InvalidInput::NoCommit { id: tip.to_string() }.into());
         }
-        let own = match receiver.db.branch(name) {
+        let old = match receiver.db.branch(name) {
             Ok(branch) => {
-                let own = receiver.ids.tip_of(&branch)?.map(|place| place.id);
+                let at = receiver.db.store.newest()?;
+                receiver.ids.catch_up()?;
+                let own = receiver.ids.tip((branch.id(), at))?.map(|place| place.id);
                 if own == Some(*tip) {
                     return Ok(());
                 }
@@ -264,21 +268,16 @@ impl HistoryImport {
                 {
                     return Err(InvalidInput::NotFastForward { branch: name.to_owned() }.into());
                 }
-                Some((branch, own))
+                Some((branch, at))
             }
             Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => None,
             Err(error) => return Err(error),
         };
-        // Before the old branch is deleted, because this may fail.
         let made = receiver.branch_after(tip)?;
-        if let Some((branch, own)) = own {
-            receiver.settle()?;
-            if receiver.ids.tip_of(&branch)?.map(|place| place.id) != own {
-                return Err(InvalidInput::BranchMoved { name: name.to_owned() }.into());
-            }
-            receiver.db.delete_branch(name)?;
+        match old {
+            Some((old, at)) => replace(&receiver.db, made.name(), &old, at),
+            None => receiver.db.rename_branch(made.name(), name),
         }
-        receiver.db.rename_branch(made.name(), name)
     }
 
     /// Makes the imported branch end with the commit `tip`. Deletes the temporary branches, with

@@ -132,10 +132,16 @@ impl Peer for Local {
     fn receive(&mut self, change: Move<'_>, feed: &mut Feed<'_>) -> Result<u64> {
         let mut receiver = Receiver::new(&self.ids, change.name, change.before, false)?;
         feed(&mut receiver)?;
+        if let Some(before) = change.before.filter(|_| change.is_forward) {
+            receiver.settle()?;
+            if !receiver.descends(&change.last, &before)? {
+                return Err(InvalidInput::NotFastForward { branch: change.name.to_owned() }.into());
+            }
+        }
         receiver.finish(&change.last)
     }
 
-    fn delete_leftovers(&mut self, branch: &str) -> Result<()> {
+    fn delete_leftovers(&mut self, branch: &str, _: CommitId) -> Result<()> {
         let is_temporary = |name: &str| name.starts_with(TEMPORARY);
         match self.db.branches()?.iter().any(|info| is_temporary(&info.name)) {
             true => Receiver::of_any(&self.ids, branch, false)?.delete_temporary(),

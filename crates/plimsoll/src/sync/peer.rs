@@ -51,6 +51,8 @@ pub(super) struct Move<'a> {
     pub(super) before: Option<CommitId>,
     /// Its last commit afterwards.
     pub(super) last: CommitId,
+    /// Whether `last` must contain `before`.
+    pub(super) is_forward: bool,
 }
 
 /// Sends commits to a sink; from [`Peer::send`] of another store.
@@ -86,17 +88,16 @@ pub(super) trait Peer {
     ///
     /// # Errors
     /// [`BranchMoved`](crate::InvalidInput::BranchMoved) if the branch does not end with
-    /// `change.before`; errors of commits and of `feed`.
+    /// `change.before`; [`NotFastForward`](crate::InvalidInput::NotFastForward) if
+    /// `change.is_forward` does not hold; errors of commits and of `feed`.
     fn receive(&mut self, change: Move<'_>, feed: &mut Feed<'_>) -> Result<u64>;
 
-    /// Deletes the temporary branches that an interrupted transfer to `branch` may have left after
-    /// it had moved the branch.
+    /// Deletes the temporary branches that an interrupted transfer to `branch`, which ends with
+    /// `tip`, may have left after it had moved the branch.
     ///
     /// # Errors
     /// Errors of reads and of commits.
-    fn delete_leftovers(&mut self, _branch: &str) -> Result<()> {
-        Ok(())
-    }
+    fn delete_leftovers(&mut self, branch: &str, tip: CommitId) -> Result<()>;
 
     /// Charges what [`Peer::send`] holds to the budget of `db`, which receives the commits.
     fn charge_to(&mut self, _db: &Db) {}

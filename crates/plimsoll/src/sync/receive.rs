@@ -18,6 +18,7 @@ use crate::api::db::Db;
 use crate::api::snapshot::{Moment, Snapshot};
 use crate::api::state_diff::StateDiff;
 use crate::engine::branch_commits;
+use crate::engine::transfers::{Leftovers, Transfer};
 use crate::merge::keys::Scope;
 use crate::read::open_moments::OpenMoment;
 use crate::read::span::Span;
@@ -81,8 +82,8 @@ pub(super) struct Receiver {
     recent: HashMap<CommitId, (u32, Glsn)>,
     /// The last commit that was ordered, until it is durable.
     last: Option<CommitTicket>,
-    /// When the transfer began, by the monotonic clock, in nanoseconds.
-    started: u64,
+    /// Owns the temporary branches.
+    transfer: Transfer,
     /// The number of commits that were received.
     pub(super) received: u64,
     /// Retains the newest moment and all later ones, because temporary branches start there.
@@ -117,6 +118,7 @@ impl Receiver {
             check_users_name(name)?;
         }
         let db = ids.db().clone();
+        let transfer = Transfer::begin(&db.store)?;
         let committer = &db.store.committer;
         let _floor = committer.open_floor(committer.as_of(db.store.newest()?)?)?;
         let target = match db.branch(name) {
@@ -131,7 +133,7 @@ impl Receiver {
             Err(error) => return Err(error),
         };
         Ok(Self {
-            started: committer.options.clock.monotonic_nanos(),
+            transfer,
             db,
             ids: ids.clone(),
             name: name.to_owned(),
@@ -208,6 +210,13 @@ impl Receiver {
         Ok(())
     }
 
+    /// The error for a commit that the store lacks, and from which one that was sent descends.
+    fn lacks(&self, id: &CommitId) -> Result<Error> {
+        // It was deleted with its branch after the other side had been told of it.
+        let is_removed = !self.ids.places(id)?.is_empty();
+        Ok(if is_removed { self.moved() } else { unknown(id) })
+    }
+
     /// Deletes a temporary branch, unless another transfer has deleted it.
     fn delete(&self, name: &str) -> Result<()> {
         match self.db.delete_branch(name) {
@@ -227,11 +236,6 @@ impl Receiver {
         }
     }
 
-    /// The beginning of the names of the temporary branches of this transfer.
-    fn temporary(&self) -> String {
-        format!("{TEMPORARY}{:x}-", self.started)
-    }
-
     /// Creates a temporary branch that leaves a chain right after the commit `id`. Returns it, and
     /// the state.
     ///
@@ -248,13 +252,19 @@ impl Receiver {
             }
         };
         if places.is_empty() {
-            return Err(unknown(id));
+            return Err(self.lacks(id)?);
         }
+        let mut is_removed = false;
         for state in places {
             match self.fork(state) {
                 Err(Error::Trimmed { .. }) => {}
+                // Another transfer has deleted the leftover that had it.
+                Err(Error::InvalidInput(InvalidInput::BranchDeleted)) => is_removed = true,
                 branch => return Ok((branch?, state)),
             }
+        }
+        if is_removed {
+            return Err(self.moved());
         }
         // The newest state of a branch is retained, and may still be the one after the commit.
         let newest = self.db.store.newest()?;
@@ -284,7 +294,7 @@ impl Receiver {
         let snapshot = Snapshot::of(&self.db.store, Moment::Glsn(at))?;
         loop {
             // Of this transfer alone, because it is deleted by its name.
-            let name = format!("{}{}", self.temporary(), self.created);
+            let name = format!("{}{}", self.transfer.prefix(), self.created);
             self.created += 1;
             match branch_commits::create_from(&self.db.store, &name, chain, at) {
                 Err(Error::InvalidInput(InvalidInput::BranchExists { .. })) => {}
@@ -424,7 +434,10 @@ impl Receiver {
     ) -> Result<Draft> {
         let mut merged = Vec::with_capacity(parents.len().saturating_sub(1));
         for parent in parents.iter().skip(1) {
-            merged.push(self.place(parent)?.ok_or_else(|| unknown(parent))?);
+            merged.push(match self.place(parent)? {
+                Some(state) => state,
+                None => return Err(self.lacks(parent)?),
+            });
         }
         let mut line = self.take_line(parents.first().copied(), is_on_line)?;
         let begun = self.prepare(&mut line, &merged).and_then(|()| self.begin(&line));
@@ -543,13 +556,16 @@ impl Receiver {
     pub(super) fn delete_temporary(&mut self) -> Result<()> {
         self.settle()?;
         self.side.clear();
-        let (own, mut all) = (self.temporary(), self.db.branches()?);
+        let mut all = self.db.branches()?;
         all.retain(|info| info.name.starts_with(TEMPORARY));
         let mut superfluous = Vec::with_capacity(all.len());
-        let mut others = Vec::new();
+        let (leftovers, mut others) = (Leftovers::new(&self.db.store)?, Vec::new());
         for name in all.into_iter().map(|info| info.name) {
-            if name.starts_with(&own) {
+            if name.starts_with(self.transfer.prefix()) {
                 superfluous.push(name);
+                continue;
+            }
+            if !leftovers.contains(&name) {
                 continue;
             }
             match self.db.branch(&name) {
@@ -590,7 +606,11 @@ impl Receiver {
     /// As for [`Receiver::branch_after`].
     fn create(&mut self, name: &str, tip: &CommitId) -> Result<()> {
         let branch = self.branch_after(tip)?;
-        self.db.rename_branch(branch.name(), name)
+        match self.db.rename_branch(branch.name(), name) {
+            // Another transfer has created it.
+            Err(Error::InvalidInput(InvalidInput::BranchExists { .. })) => Err(self.moved()),
+            renamed => renamed,
+        }
     }
 
     /// Takes the line that ends with the commit `tip`, or forks a temporary branch there.

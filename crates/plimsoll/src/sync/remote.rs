@@ -76,6 +76,7 @@ impl Db {
         // The first request: a server that cannot open its store says so here.
         let keyspaces = other.keyspaces()?;
         let db = Self::open(dest, options.create(true))?;
+        other.charge_to(&db);
         db.add_remote(ORIGIN, address)?;
         for info in &keyspaces {
             db.set_compression(&db.keyspace(&info.name)?, info.compression)?;

@@ -1,10 +1,14 @@
 //! Fetch and push between two stores, and the update of a branch with fetched commits.
 
+use std::time::Duration;
+
 use plimsoll_log::glsn::Glsn;
 
 use crate::api::branches::Branch;
 use crate::api::db::Db;
-use crate::api::snapshot::Moment;
+use crate::api::snapshot::{Moment, Snapshot};
+use crate::engine::branch_commits;
+use crate::engine::transfers::Transfer;
 use crate::merge::driver::MergeOutcome;
 use crate::merge::graph::State;
 use crate::merge::steps::MergeSteps;
@@ -13,9 +17,17 @@ use crate::sync::ids::{Ids, Kind};
 use crate::sync::local::Local;
 use crate::sync::peer::{Move, Peer, Wanted};
 use crate::sync::receive::Receiver;
+use crate::sync::replace::replace;
 use crate::sync::send::{Missing, contains};
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
+
+/// The most attempts of a transfer. Each one fails only because another transfer has made progress.
+const ATTEMPTS: u32 = 1000;
+
+/// The bounds of the pause between two attempts.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// The result of a transfer to a branch.
 ///
@@ -163,16 +175,29 @@ impl Db {
         branch: &str,
         is_forced: bool,
     ) -> Result<Moved> {
-        let ours = self.branch(branch)?;
-        let theirs = tip(other, branch)?;
-        let is_fast_forward = match theirs.filter(|_| !is_forced) {
-            None => true,
-            Some(theirs) => contains(&Ids::open(self)?, &ours, &theirs)?,
-        };
-        if !is_fast_forward {
-            return Err(InvalidInput::NotFastForward { branch: branch.to_owned() }.into());
+        let (mut own, mut attempts) = (Local::new(self)?, Attempts::new(self));
+        loop {
+            let ours = self.branch(branch)?;
+            let theirs = tip(other, branch)?;
+            // A forced push replaces only the commits that it has seen.
+            let is_any = is_forced && attempts.is_first();
+            let is_fast_forward = match theirs.filter(|_| !is_any) {
+                None => true,
+                Some(theirs) => contains(&Ids::open(self)?, &ours, &theirs)?,
+            };
+            if !is_fast_forward {
+                let branch = branch.to_owned();
+                return Err(match is_forced {
+                    true => InvalidInput::BranchMoved { name: branch },
+                    false => InvalidInput::NotFastForward { branch },
+                }
+                .into());
+            }
+            match transfer((&mut own, branch), (other, branch), theirs, false) {
+                Err(error) if attempts.again(&error, theirs) => {}
+                done => return done,
+            }
         }
-        transfer((&mut Local::new(self)?, branch), (other, branch), theirs)
     }
 
     /// Transfers the commits of a branch of the other store to the branch `into` of this one, which
@@ -205,8 +230,19 @@ impl Db {
     pub(super) fn fetch_as(&self, other: &mut dyn Peer, branch: &str, into: &str) -> Result<Moved> {
         other.charge_to(self);
         let mut own = Local::new(self)?;
-        let ours = tip(&mut own, into)?;
-        transfer((other, branch), (&mut own, into), ours)
+        let mut attempts = Attempts::new(self);
+        loop {
+            let ours = tip(&mut own, into)?;
+            // Later attempts replace only what another transfer of the branch has fetched.
+            let is_forward = !attempts.is_first();
+            match transfer((other, branch), (&mut own, into), ours, is_forward) {
+                Err(Error::InvalidInput(InvalidInput::NotFastForward { .. })) => {
+                    return Err(InvalidInput::BranchMoved { name: into.to_owned() }.into());
+                }
+                Err(error) if attempts.again(&error, ours) => {}
+                done => return done,
+            }
+        }
     }
 
     /// Updates `branch` with the commits of `theirs`, another branch of the same store, usually one
@@ -230,15 +266,34 @@ impl Db {
     ///
     /// # Errors
     /// [`InvalidInput::NoBranch`] if `theirs` does not exist; [`InvalidInput::BranchMoved`] if
-    /// another commit changes `branch` during the call; [`InvalidInput::HistoryTrimmed`] if the log
+    /// other commits change `branch` again and again during the call; [`InvalidInput::HistoryTrimmed`] if the log
     /// no longer has a commit to repeat; the errors of [`Db::commit_id`] and
     /// [`BranchMerge::run`](crate::BranchMerge::run).
     pub fn catch_up(&self, branch: &str, theirs: &str) -> Result<Pulled> {
+        let mut attempts = Attempts::new(self);
+        loop {
+            let before = match self.branch(branch) {
+                Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => None,
+                found => found?.tip()?,
+            };
+            match self.try_catch_up(branch, theirs) {
+                Err(error) if attempts.again(&error, before) => {}
+                done => return done,
+            }
+        }
+    }
+
+    fn try_catch_up(&self, branch: &str, theirs: &str) -> Result<Pulled> {
         let theirs = self.branch(theirs)?;
         let ours = match self.branch(branch) {
             Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => {
                 let ids = Ids::open(self)?;
-                self.create_branch(branch, &theirs)?;
+                match self.create_branch(branch, &theirs) {
+                    Err(Error::InvalidInput(InvalidInput::BranchExists { .. })) => {
+                        return Err(InvalidInput::BranchMoved { name: branch.to_owned() }.into());
+                    }
+                    created => drop(created?),
+                }
                 let to = ids.tip_of(&theirs)?.map(|place| place.id);
                 return Ok(Pulled::FastForward(Moved { from: None, to, commits: 0 }));
             }
@@ -289,24 +344,40 @@ impl Db {
         // Only a commit that `branch` reads can be its fork.
         let place = places.iter().find(|place| branch.sees(place.chain, place.glsn));
         let Some(place) = place else { return Ok(()) };
-        match self.branch(name) {
-            Ok(old) => {
-                let own = ids.tip_of(&old)?;
-                let stays = match own {
-                    None => false,
-                    // `name` ends with the commit of `branch` itself: nothing is kept twice.
-                    Some(own) if own.id == *tip => branch.sees(own.chain, own.glsn),
-                    Some(own) => !contains(&ids, branch, &own.id)?,
+        let committer = &self.store.committer;
+        let at = self.store.newest()?;
+        let _floor = committer.open_floor(committer.as_of(at)?)?;
+        let old = match self.branch(name) {
+            Ok(old) => old,
+            Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => {
+                return match self.create_branch_at(name, branch, Moment::Glsn(place.glsn)) {
+                    // Another transfer has created it.
+                    Err(Error::InvalidInput(InvalidInput::BranchExists { .. })) => Ok(()),
+                    created => created.map(drop),
                 };
-                if stays {
-                    return Ok(());
-                }
-                self.delete_branch(name)?;
             }
-            Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => {}
             Err(error) => return Err(error),
+        };
+        ids.catch_up()?;
+        let stays = match ids.tip((old.id(), at))? {
+            None => false,
+            // `name` ends with the commit of `branch` itself: nothing is kept twice.
+            Some(own) if own.id == *tip => branch.sees(own.chain, own.glsn),
+            Some(own) => !contains(&ids, branch, &own.id)?,
+        };
+        if stays {
+            return Ok(());
         }
-        self.create_branch_at(name, branch, Moment::Glsn(place.glsn)).map(drop)
+        let transfer = Transfer::begin(&self.store)?;
+        let new = format!("{}0", transfer.prefix());
+        let snapshot = Snapshot::of(&self.store, Moment::Glsn(place.glsn))?;
+        branch_commits::create(&self.store, &new, branch.id(), place.glsn)?;
+        drop(snapshot);
+        match replace(self, &new, &old, at) {
+            // Another transfer has moved it, and knows better where it ends.
+            Err(Error::InvalidInput(InvalidInput::BranchMoved { .. })) => self.delete_branch(&new),
+            replaced => replaced,
+        }
     }
 }
 
@@ -333,6 +404,41 @@ impl Branch {
     }
 }
 
+/// The attempts of a transfer to a branch that other transfers and commits move meanwhile.
+struct Attempts<'a> {
+    db: &'a Db,
+    /// The number of attempts that failed, and the last commit of the branch before the last one.
+    failed: u32,
+    before: Option<CommitId>,
+}
+
+impl<'a> Attempts<'a> {
+    fn new(db: &'a Db) -> Self {
+        Self { db, failed: 0, before: None }
+    }
+
+    fn is_first(&self) -> bool {
+        self.failed == 0
+    }
+
+    /// Whether to try again after an attempt that began when the branch ended with `before`: only
+    /// if it failed because the branch has moved, and not twice from the same commit. Pauses, so
+    /// that the transfer that moves the branch can end.
+    fn again(&mut self, error: &Error, before: Option<CommitId>) -> bool {
+        let has_moved = matches!(error, Error::InvalidInput(InvalidInput::BranchMoved { .. }));
+        let is_stuck = !self.is_first() && self.before == before;
+        if !has_moved || is_stuck || self.failed == ATTEMPTS {
+            return false;
+        }
+        if !self.is_first() {
+            let pause = FIRST_PAUSE.saturating_mul(1 << self.failed.min(16)).min(LONGEST_PAUSE);
+            self.db.store.options.clock.sleep(pause);
+        }
+        (self.failed, self.before) = (self.failed + 1, before);
+        true
+    }
+}
+
 /// The last commit of a branch; `None` if the branch is empty or does not exist.
 fn tip(peer: &mut dyn Peer, name: &str) -> Result<Option<CommitId>> {
     match peer.tip(name) {
@@ -353,14 +459,17 @@ fn transfer(
     (source, branch): (&mut dyn Peer, &str),
     (target, name): (&mut dyn Peer, &str),
     before: Option<CommitId>,
+    is_forward: bool,
 ) -> Result<Moved> {
     let last = source.tip(branch)?.filter(|last| before != Some(*last));
     let Some(id) = last else {
-        target.delete_leftovers(name)?;
+        if let Some(tip) = before {
+            target.delete_leftovers(name, tip)?;
+        }
         return Ok(Moved { from: before, to: before, commits: 0 });
     };
     let haves = target.haves(name)?;
-    let change = Move { name, before, last: id };
+    let change = Move { name, before, last: id, is_forward };
     let wanted = Wanted { branch, id };
     let commits = target.receive(change, &mut |sink| {
         #[cfg(feature = "testing")]

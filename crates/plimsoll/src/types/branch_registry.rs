@@ -5,6 +5,7 @@
 //! is durable. After a crash, no chain leaves its parent at a moment whose versions were dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plimsoll_log::glsn::Glsn;
@@ -161,6 +162,13 @@ impl Known {
         id.ok_or_else(|| InvalidInput::NoBranch { name: name.to_owned() }.into())
     }
 
+    /// Whether a branch has a name that begins with `prefix`.
+    pub(crate) fn has_prefix(&self, prefix: &str) -> bool {
+        let first =
+            self.by_name.range::<str, _>((Bound::Included(prefix), Bound::Unbounded)).next();
+        first.is_some_and(|(name, _)| name.starts_with(prefix))
+    }
+
     /// The chain whose versions a branch with the chain `id` sees at a moment: its own, or one that
     /// it descends from if the moment is not after the fork.
     pub(crate) fn seen_by(&self, mut id: u32, at: Glsn) -> u32 {
@@ -259,6 +267,12 @@ impl Known {
         let own = self.merged.range((id, 0)..=(id, u32::MAX)).map(|(pair, _)| *pair);
         let others = self.merged_into.range((id, 0)..=(id, u32::MAX)).map(|pair| (pair.1, pair.0));
         own.chain(others).collect()
+    }
+
+    /// Whether a commit after `at` has merged another chain into the chain `id`.
+    pub(crate) fn has_merge_after(&self, id: u32, at: Glsn) -> bool {
+        let mut merged = self.merged.range((id, 0)..=(id, u32::MAX));
+        merged.any(|(_, merges)| merges.iter().any(|merge| merge.by > at))
     }
 
     /// Adds a merge.

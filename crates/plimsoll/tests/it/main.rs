@@ -79,6 +79,7 @@ mod revert;
 mod revert_cases;
 mod state_hashes;
 mod sync;
+mod sync_concurrent;
 mod sync_pipe;
 mod sync_retention;
 mod tags;

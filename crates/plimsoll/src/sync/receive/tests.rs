@@ -148,3 +148,95 @@ fn a_transfer_without_commits_deletes_what_an_interrupted_one_has_left() {
     assert!(target.fetch_from(&source, "main", "main").unwrap().is_up_to_date());
     assert_eq!(target.branches().unwrap(), []);
 }
+
+/// A receiver with a temporary branch whose commits main contains, as a transfer has between two
+/// commits.
+fn at_work(db: &Db) -> Receiver {
+    let ids = Ids::open(db).unwrap();
+    let tip = ids.tip_of(&db.main()).unwrap().unwrap();
+    let mut receiver = Receiver::of_any(&ids, "main", false).unwrap();
+    receiver.fork(tip.state()).unwrap();
+    receiver
+}
+
+#[test]
+fn a_transfer_keeps_the_temporary_branches_of_another_one_that_runs() {
+    let (source, target) = (history(), store());
+    target.fetch_from(&source, "main", "main").unwrap();
+    let running = at_work(&target);
+    target.fetch_from(&source, "main", "main").unwrap();
+    source.put(&source.keyspace("notes").unwrap(), "c", "0").unwrap();
+    target.fetch_from(&source, "main", "main").unwrap();
+    assert_eq!(target.branches().unwrap().len(), 1);
+    drop(running);
+    target.fetch_from(&source, "main", "main").unwrap();
+    assert_eq!(target.branches().unwrap(), []);
+}
+
+#[test]
+fn a_transfer_keeps_the_temporary_branches_of_living_processes() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || Db::open(dir.path(), Options::new().memory_bytes(16 << 20).shared(true)).unwrap();
+    let (source, one, two) = (history(), open(), open());
+    one.fetch_from(&source, "main", "main").unwrap();
+    let running = at_work(&one);
+    two.fetch_from(&source, "main", "main").unwrap();
+    assert_eq!(two.branches().unwrap().len(), 1);
+    drop(running);
+    one.close().unwrap();
+    two.fetch_from(&source, "main", "main").unwrap();
+    assert_eq!(two.branches().unwrap(), []);
+    two.close().unwrap();
+}
+
+#[test]
+fn transfers_have_temporary_branches_of_their_own() {
+    let db = history();
+    let [one, two] = [at_work(&db), at_work(&db)];
+    assert_ne!(one.transfer.prefix(), two.transfer.prefix());
+    drop((one, two));
+    let three = at_work(&db);
+    assert_eq!(
+        db.branches().unwrap().iter().filter(|it| it.name.starts_with("incoming/")).count(),
+        3
+    );
+    drop(three);
+}
+
+#[test]
+fn a_push_over_a_connection_without_commits_deletes_leftovers() {
+    let (source, target) = (history(), store());
+    target.fetch_from(&source, "main", "main").unwrap();
+    drop(at_work(&target));
+    assert_eq!(target.branches().unwrap().len(), 1);
+    let (from_client, to_server) = std::io::pipe().unwrap();
+    let (from_server, to_client) = std::io::pipe().unwrap();
+    let served = target.clone();
+    let server = std::thread::spawn(move || served.serve_sync(from_client, to_client));
+    let mut connection = crate::SyncConnection::new(from_server, to_server).unwrap();
+    assert!(source.push_over(&mut connection, "main").unwrap().is_up_to_date());
+    drop(connection);
+    server.join().unwrap().unwrap();
+    assert_eq!(target.branches().unwrap(), []);
+}
+
+#[test]
+fn a_branch_that_moves_before_it_is_replaced_stays() {
+    let db = history();
+    let notes = db.keyspace("notes").unwrap();
+    let old = db.create_branch("old", &db.main()).unwrap();
+    db.create_branch("new", &db.main()).unwrap();
+    let committer = &db.store.committer;
+    let at = db.store.newest().unwrap();
+    let floor = committer.open_floor(committer.as_of(at).unwrap()).unwrap();
+    let glsn = old.put(&notes, "kept", "1").unwrap();
+    let moved = Err(InvalidInput::BranchMoved { name: "old".to_owned() }.into());
+    assert_eq!(crate::sync::replace::replace(&db, "new", &old, at), moved);
+    assert_eq!(db.branch("old").unwrap().tip().unwrap(), db.commit_id(glsn).unwrap());
+    assert!(db.branch("new").is_ok());
+    let now = db.store.newest().unwrap();
+    crate::sync::replace::replace(&db, "new", &old, now).unwrap();
+    assert_eq!(db.branch("old").unwrap().get(&notes, "kept").unwrap(), None);
+    assert!(db.branch("new").is_err());
+    drop(floor);
+}

@@ -22,6 +22,7 @@ use crate::sync::wire::items::{
 use crate::sync::wire::server::Request;
 use crate::types::branches::MAX_CHAINS;
 use crate::types::error::{Error, Result};
+use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::KeyspaceInfo;
 
 /// A connection to another store, which is served by [`Db::serve_sync`] or `plimsoll sync-server`.
@@ -56,6 +57,8 @@ pub struct SyncConnection {
     is_broken: bool,
     /// Charges the memory of a commit that is being received.
     lease: Option<Lease>,
+    /// Charges the names of the branches.
+    names: Option<Lease>,
     // Declared last, so that its input is closed before it is waited for.
     program: Option<(Program, String)>,
 }
@@ -112,7 +115,7 @@ impl SyncConnection {
         };
         let store = store.map_err(|error| blame(&mut program, error))?;
         let output = Output::new(sender);
-        Ok(Self { input, output, store, is_broken: false, lease: None, program })
+        Ok(Self { input, output, store, is_broken: false, lease: None, names: None, program })
     }
 
     /// The id of the store at the other end ([`Db::id`]); 0 if the server could not open it.
@@ -169,7 +172,11 @@ impl Peer for SyncConnection {
                 if names.len() == MAX_CHAINS {
                     return Err(not_protocol("it has too many branches"));
                 }
-                names.push(take_name(&mut this.input)?);
+                let name = take_name(&mut this.input)?;
+                if let Some(lease) = &mut this.names {
+                    lease.grow((name.len() + 2 * size_of::<String>()) as u64)?;
+                }
+                names.push(name);
             }
             Ok(names)
         })
@@ -227,7 +234,19 @@ impl Peer for SyncConnection {
         })
     }
 
+    /// A push without commits.
+    fn delete_leftovers(&mut self, branch: &str, tip: CommitId) -> Result<()> {
+        let change = Move { name: branch, before: Some(tip), last: tip, is_forward: false };
+        match self.receive(change, &mut |_| Ok(())) {
+            // The next push does it.
+            Err(Error::ReadOnly | Error::InvalidInput(InvalidInput::BranchMoved { .. })) => Ok(()),
+            done => done.map(drop),
+        }
+    }
+
     fn charge_to(&mut self, db: &Db) {
-        self.lease = Some(db.store.reader.budget.empty_lease(Kind::Staging));
+        let budget = &db.store.reader.budget;
+        self.lease = Some(budget.empty_lease(Kind::Staging));
+        self.names.get_or_insert_with(|| budget.empty_lease(Kind::Staging));
     }
 }

@@ -34,6 +34,11 @@ const REPORT_EVERY: u64 = 512 << 10;
 /// The sender of a long message pauses while more than this many bytes are not reported.
 const WINDOW_BYTES: u64 = 4 << 20;
 
+/// While a long message is received, at most this many `Alive` frames are sent per
+/// [`ALIVE_PER_BYTES`] of it, so that the unread ones fit into the 4 KiB that a transport buffers.
+const ALIVE_UNREAD_MAX: u32 = 64;
+const ALIVE_PER_BYTES: u64 = 2 * WINDOW_BYTES;
+
 const SEED: u64 = 0x7379_6e63_2066_726d;
 
 /// One end of a connection.
@@ -111,11 +116,14 @@ pub(super) struct Sender {
     writer: Box<dyn Write + Send>,
     role: Role,
     number: u64,
+    /// The number of `Alive` frames that may still be sent; `None`: any. While the other side sends
+    /// a long message, it may not read, and a write that waits for it would stop the transfer.
+    alive_left: Option<u32>,
 }
 
 impl Sender {
     pub(super) fn new(writer: Box<dyn Write + Send>, role: Role) -> Self {
-        Self { writer, role, number: 0 }
+        Self { writer, role, number: 0, alive_left: None }
     }
 
     /// Sends bytes outside of frames.
@@ -133,8 +141,12 @@ impl Sender {
         self.writer.flush().map_err(of_io)
     }
 
-    /// Sends an `Alive` frame.
+    /// Sends an `Alive` frame, unless the other side may have too many of them to read.
     pub(super) fn alive(&mut self) -> Result<()> {
+        if let Some(left) = &mut self.alive_left {
+            let Some(fewer) = left.checked_sub(1) else { return Ok(()) };
+            *left = fewer;
+        }
         self.frame(Kind::Alive, &[])?;
         self.flush()
     }
@@ -399,15 +411,26 @@ impl Input {
     /// From now on, reports the received bytes of the current message to `sender`; with `None`,
     /// reports nothing.
     pub(super) fn report_to(&mut self, sender: Option<Arc<Mutex<Sender>>>) {
-        self.reporter = sender.map(|sender| (sender, 0, 0));
+        let before = self.reporter.take();
+        if let Some((sender, ..)) = before {
+            lock(&sender).alive_left = None;
+        }
+        if let Some(sender) = sender {
+            lock(&sender).alive_left = Some(ALIVE_UNREAD_MAX);
+            self.reporter = Some((sender, 0, 0));
+        }
     }
 
     fn report(&mut self) -> Result<()> {
         let Some((sender, received, last)) = &mut self.reporter else { return Ok(()) };
         *received += self.buffer.len() as u64;
         if *received - *last >= REPORT_EVERY {
-            *last = *received;
             let mut sender = lock(sender);
+            // The other side has read what was sent two windows ago.
+            if *received / ALIVE_PER_BYTES != *last / ALIVE_PER_BYTES {
+                sender.alive_left = Some(ALIVE_UNREAD_MAX);
+            }
+            *last = *received;
             sender.frame(Kind::Received, &received.to_le_bytes())?;
             sender.flush()?;
         }
@@ -517,6 +540,47 @@ mod tests {
     fn refused(bytes: Vec<u8>, part: &str) {
         let error = input(bytes).begin().unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
+    }
+
+    /// A transport whose other side does not read: it counts the bytes.
+    #[derive(Clone, Default)]
+    struct Unread(Arc<Mutex<usize>>);
+
+    impl Write for Unread {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            *lock(&self.0) += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn alive_frames_fit_into_the_transport_while_a_message_is_received() {
+        let unread = Unread::default();
+        let sender = Sender::new(Box::new(unread.clone()), Role::Server);
+        let sender = Arc::new(Mutex::new(sender));
+        let mut input = input(Vec::new());
+        input.report_to(Some(Arc::clone(&sender)));
+        input.buffer = vec![0; PAYLOAD_BYTES_MAX];
+        // The client reads nothing until a window is full.
+        for _ in 0..WINDOW_BYTES / PAYLOAD_BYTES_MAX as u64 {
+            (0..100).for_each(|_| lock(&sender).alive().unwrap());
+            input.report().unwrap();
+        }
+        assert!(*lock(&unread.0) < 4096, "{}", *lock(&unread.0));
+        let before = *lock(&unread.0);
+        for _ in 0..2 * WINDOW_BYTES / PAYLOAD_BYTES_MAX as u64 {
+            input.report().unwrap();
+        }
+        lock(&sender).alive().unwrap();
+        assert!(*lock(&unread.0) > before, "later ones are sent");
+        input.report_to(None);
+        let before = *lock(&unread.0);
+        (0..1000).for_each(|_| lock(&sender).alive().unwrap());
+        assert_eq!(*lock(&unread.0) - before, 1000 * HEAD_BYTES);
     }
 
     #[test]
