@@ -3,8 +3,8 @@
 //! An archive is a folder (or another [`Bucket`]) of objects that never change: the segments and
 //! blob files of the store's log, and now and then a *base*: the files of its index, for stores
 //! whose log was trimmed and for fast restores. A numbered manifest names them all. Each pass
-//! ([`Archive::push`]) sends new objects and ends with the next manifest. A pass that is stopped at
-//! any point does not change what the archive restores. `docs/reference/archive.md` specifies every
+//! ([`Archive::push`]) sends new objects and ends with the next manifest. Stopping a pass at any
+//! point does not change what the archive restores. `docs/reference/archive.md` specifies every
 //! byte.
 //!
 //! A restore reads a base, or the beginning of the log, and the log up to the requested moment. It
@@ -225,7 +225,7 @@ impl Archive {
     /// once it is complete.
     ///
     /// The restored store has the id of the archived one, and its log continues differently, so it
-    /// needs an archive of its own, unless it was restored at [`Moment::Newest`].
+    /// needs its own archive, unless it was restored at [`Moment::Newest`].
     ///
     /// # Errors
     /// [`Error::NotArchived`], [`Error::NotAnArchive`], [`Error::Damaged`],

@@ -79,8 +79,8 @@ impl State {
         let lock = bucket.lock()?;
         let mut damage = Vec::new();
         let number = manifest::numbers(bucket)?.last().copied().unwrap_or(0);
-        // A manifest that cannot be read now may be intact. Continuing without it would lose what
-        // only it names.
+        // A manifest that cannot be read now may be intact. Continuing without it would lose
+        // objects that only it names.
         let newest = match manifest::newest(bucket, manifest::read, &mut damage)? {
             Some(found) => found,
             None if damage.is_empty() => Found { manifest: Manifest::empty(log_id), hash: 0 },

@@ -179,7 +179,7 @@ pub fn commit(db: &Db, keyspace: &str, id: &str) -> Result<u64> {
     let none = |why| Error::NoCommit { id: id.to_owned(), keyspace: keyspace.to_owned(), why };
     let Some(notes) = notes(db)? else {
         return Err(none(match records::begun(db)? {
-            Some(_) => "it was not imported, or the id is not whole",
+            Some(_) => "it was not imported, or the id is incomplete",
             None => "nothing was imported into this store",
         }));
     };

@@ -368,8 +368,8 @@ impl FileLog {
         self.close_as(self.log.env.members().is_none())
     }
 
-    /// As [`FileLog::close`]; `is_last` says whether no other process has the log open for writing.
-    /// If others have, no mark is written: only the records that were ordered are synced.
+    /// As [`FileLog::close`]; `is_last`: no other process has the log open for writing. If others
+    /// have, no mark is written: only the records that were ordered are synced.
     ///
     /// # Errors
     /// As for [`FileLog::close`].

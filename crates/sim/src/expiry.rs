@@ -1,6 +1,6 @@
 //! Values that expire: transactions while time passes, checked against a model.
 //!
-//! One or two processes with clocks of their own share a store. A clock is behind or ahead of the
+//! One or two processes with separate clocks share a store. A clock is behind or ahead of the
 //! other, and is at times far ahead for a while. The power is cut, processes are killed, and
 //! background work is done step by step.
 //!

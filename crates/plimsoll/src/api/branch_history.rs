@@ -1,4 +1,4 @@
-//! What happened on a branch: the versions of a key, and the differences between states.
+//! The history of a branch: the versions of a key, and the differences between states.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl Branch {
     }
 
     /// The keys beginning with `prefix` whose values differ between two moments of the branch, in
-    /// key order. Before its fork, a branch is what its parent was. See
+    /// key order. Before its fork, a branch has the states of its parent. See
     /// [`Db::diff`](crate::Db::diff), and [`Db::diff_between`] for what it costs.
     ///
     /// ```

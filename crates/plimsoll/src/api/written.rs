@@ -16,7 +16,7 @@ use crate::types::branch_key;
 use crate::types::error::Result;
 use crate::types::index_key::IndexKey;
 
-/// What is charged with each iterator for the memory of its owner.
+/// The part of an iterator's charge that covers its owner's memory.
 const OWNER_BYTES: usize = 512;
 
 /// Chains in ascending order, each with moments: versions after the first, up to the second.

@@ -163,8 +163,8 @@ impl Horizon for RetentionHorizon {
         self.relocation_requested.store(0, Ordering::Release);
         if is_lasting(error) {
             let _ = self.relocation_stopped.set(format!(
-                "a value below GLSN {below} pins the log and cannot be moved, so the log is \
-                 freed up to there only: {error}"
+                "a value below GLSN {below} pins the log and cannot be moved, so the log is freed \
+                 only up to there: {error}"
             ));
         }
     }

@@ -37,7 +37,7 @@ pub(crate) struct Snapshots {
     pub(crate) branches: Branches,
 }
 
-/// The moments that some of the threads have opened, on a cache line of its own.
+/// The moments that some of the threads have opened, on its own cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Part {

@@ -1,4 +1,4 @@
-//! Sends a commit otherwise than it is, as a damaged or hostile store would: for simulations.
+//! Sends an altered commit, as a damaged or hostile store would; for simulations.
 
 use std::cell::Cell;
 
@@ -50,7 +50,7 @@ pub fn arm(nth: u64, forgery: Forgery) {
     IS_FORGED.set(false);
 }
 
-/// Ends [`arm`]; returns whether a commit was sent otherwise than it is.
+/// Ends [`arm`]; returns whether an altered commit was sent.
 pub fn disarm() -> bool {
     ARMED.set(None);
     IS_FORGED.replace(false)

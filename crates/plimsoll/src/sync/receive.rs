@@ -699,8 +699,8 @@ impl CommitSink for Receiver {
         let id = draft.sink.hash.id(head.parents, head.micros, head.metadata);
         if id != head.id {
             return Err(Error::corrupt(format!(
-                "commit {} has other contents than its id says ({id}); verify the store that it \
-                 comes from",
+                "the contents of commit {} do not match its id (computed id: {id}); verify the \
+                 store that sent it",
                 head.id
             )));
         }
@@ -709,7 +709,7 @@ impl CommitSink for Receiver {
 }
 
 fn unknown(id: &CommitId) -> Error {
-    Error::corrupt(format!("commit {id} is missing: a commit that descends from it was sent"))
+    Error::corrupt(format!("commit {id} is missing, but a commit that descends from it was sent"))
 }
 
 #[cfg(test)]

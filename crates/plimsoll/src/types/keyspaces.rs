@@ -150,7 +150,7 @@ pub struct KeyspaceInfo {
     /// How values that are written from now on are compressed.
     pub compression: Compression,
     /// The time to live of values that are written from now on; `None`: they do not expire unless
-    /// the write says so.
+    /// the write sets an expiry.
     pub ttl: Option<Duration>,
 }
 

@@ -132,7 +132,7 @@ enum Lasting<'a> {
 }
 
 impl<'a> Stored<'a> {
-    /// This value with an expiry in place of its own, or with none. A deletion stays as it is.
+    /// This value with a different expiry, or with none. A deletion stays as it is.
     #[inline]
     pub(crate) fn expiring(self, expiry: Option<Expiry>) -> Self {
         let Some(expiry) = expiry else { return self.value() };
@@ -333,7 +333,7 @@ impl<'a> Stored<'a> {
         }
         Err(Error::damaged(format_args!(
             "the value of {len} bytes written at GLSN {glsn} does not match its checksum in \
-             {place}: its checksum is {read:016x}, not {sum:016x}"
+             {place}: computed {read:016x}, expected {sum:016x}"
         ))
         .at_glsn(glsn))
     }

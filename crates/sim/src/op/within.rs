@@ -18,7 +18,7 @@ pub enum Within {
     CursorHeld,
     /// While a value is written to a blob file.
     LargeWritten,
-    /// After a trim has asked what is flushed, before it asks what the runs need.
+    /// After a trim has read what is flushed, before it reads what the runs need.
     TrimAsked,
     /// After a trim has chosen the entries to free, before it frees any.
     TrimChosen,

@@ -169,7 +169,7 @@ fn fill_buffer(
             file: FileName::Segment(header.first).name(),
             offset: u64::from(number) * BLOCK_BYTES as u64 + bad.at as u64,
             what: format!(
-                "{}, and a moment ago it was sound: the disk or the memory is failing",
+                "{}, although it was intact a moment ago: the disk or the memory is failing",
                 bad.what
             ),
         })?;

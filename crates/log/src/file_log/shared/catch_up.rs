@@ -90,7 +90,8 @@ fn catch_up_to(
         if order.end.next != next.first || order.end.chain != next.previous_chain {
             return Err(diverged(
                 order,
-                "it does not end where the next segment, begun by another process, begins",
+                "its end does not match the beginning of the next segment, which another process \
+                 began",
             ));
         }
         follow(log, order, next)?;

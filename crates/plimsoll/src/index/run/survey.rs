@@ -48,7 +48,7 @@ impl LostSpan {
     }
 }
 
-/// An unreadable page whose kind or following key is not known yet.
+/// An unreadable page whose kind or following key is still unknown.
 struct Missing {
     page: u32,
     /// The last readable key before it.

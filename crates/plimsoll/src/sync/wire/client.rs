@@ -167,7 +167,7 @@ impl Peer for SyncConnection {
             let mut names = Vec::new();
             while take_flag(&mut this.input)? {
                 if names.len() == MAX_CHAINS {
-                    return Err(not_protocol("it has too many branches"));
+                    return Err(not_protocol("it listed too many branches"));
                 }
                 names.push(take_name(&mut this.input)?);
             }
@@ -205,7 +205,12 @@ impl Peer for SyncConnection {
             put_haves(&mut this.output, haves)?;
             this.ask()?;
             let lease = this.lease.as_mut();
-            let lease = lease.ok_or_else(|| not_protocol("it is asked for commits too early"))?;
+            let lease = lease.ok_or_else(|| {
+                not_protocol(
+                    "commits were requested before the \
+                                                          connection was prepared",
+                )
+            })?;
             take_commits(&mut this.input, lease, sink)
         })
     }

@@ -1,7 +1,7 @@
 //! Iterations on a branch: the versions of the group, main at the fork, and a transaction's own
 //! writes, merged by the user's keys.
 //!
-//! Of the group, only what the branch's lineage decides is used. Versions of other chains are
+//! Only the group's version that the branch's lineage selects is used. Versions of other chains are
 //! stepped over, or skipped by a seek if there are several in a row.
 
 use std::cmp::Ordering;
@@ -102,7 +102,7 @@ struct Feed {
     is_done: bool,
 }
 
-/// What the branch's lineage decides of the group's versions.
+/// The group's version that the branch's lineage selects.
 struct Side {
     feed: Feed,
     /// The next key of main's form, and the version that decides it.
@@ -180,7 +180,7 @@ impl Feed {
             Ok(())
         });
         match read {
-            // What was read before is returned first; the next batch meets the error again.
+            // Rows read before it are returned first; the next batch meets the error again.
             Err(error) if ahead.is_empty() => Err(error),
             _ => Ok(!ahead.is_empty()),
         }
@@ -416,7 +416,7 @@ impl<'t> Range<'t> {
             self.take_row_ahead();
             return Ok(true);
         }
-        // If the step fails, what was returned must be known.
+        // If the step fails, the caller must know which rows were returned.
         if let Some((key, _)) = self.rows.current() {
             let mut last = self.key.take();
             last.clear();
@@ -533,7 +533,7 @@ impl<'t> Range<'t> {
             Ok(())
         });
         if self.rows.current().is_none() && main.next().is_none() {
-            // What was read before an error is returned first; the next call meets it again.
+            // Rows read before an error are returned first; the next call meets the error again.
             read?;
         }
         Ok(self.rows.current().is_some())
@@ -596,7 +596,8 @@ impl<'t> Range<'t> {
         })
     }
 
-    /// Charges what the iterator holds between two calls. If refused, the iterator is at its end.
+    /// Charges the memory that the iterator holds between two calls. If refused, the iterator is at
+    /// its end.
     pub(super) fn charge_on_branch(&mut self) -> Result<()> {
         if self.rows.is_settled() {
             return Ok(());

@@ -14,7 +14,7 @@ use crate::members::seat::Seat;
 use crate::members::tags::number_of;
 use crate::op::among::Act;
 
-/// What is known of the tags.
+/// The known state of the tags.
 #[derive(Debug, Default)]
 pub(super) struct KnownTags {
     /// Their moments; `None`: unknown, or there may be no such tag.
