@@ -145,10 +145,10 @@ impl Archive {
     /// Creates the archive if there is none. The first pass of an archiver locks it.
     ///
     /// Until the next pass, or until the archiver is dropped, the store keeps its log after the
-    /// archived end ([`Db::hold_log`]), so that no moment is missed in between. A process that
-    /// has the store alone, beside an archiver that only reads it, may free its log nevertheless,
-    /// and so may any process beside an archiver that may not write to the store's folder: then the
-    /// next pass archives the index again, and the moments in between are lost.
+    /// archived end ([`Db::hold_log`]), so that no moment is missed in between. The log is not
+    /// retained if the archiver only reads a store that another process has exclusively, or if it
+    /// may not write to the store's folder. If that process then frees log, the next pass archives
+    /// the index again, and the moments in between are lost.
     ///
     /// Besides the store's budget, of which it takes 64 KiB, a pass needs some MiB for compression,
     /// and about 500 bytes for each archived object.

@@ -8,7 +8,7 @@ use plimsoll::Glsn;
 use crate::catalog::Catalog;
 use crate::manifest::{Base, End, Piece};
 
-/// The moment to restore, as far as it is known before the log is read.
+/// The moment to restore, to the extent known before the log is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     /// The lowest GLSN that it can have.

@@ -24,7 +24,7 @@ use crate::refs;
 use crate::target::{Planned, Points, Target};
 use crate::whole::tree_of;
 
-/// Of the objects that are kept whole, those of more bytes are streamed.
+/// Objects that are kept whole and have more bytes than this are streamed.
 const WHOLE_BYTES: u64 = 1 << 20;
 /// Maximum number of cached ids, which are used to find the parents of commits.
 const KNOWN_MAX: usize = 16_384;

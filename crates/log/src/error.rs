@@ -138,8 +138,8 @@ pub enum LogError {
         /// The holder, and what to do about it.
         who: String,
     },
-    /// Another process that has the log open does not release a lock that all need in turn, because
-    /// it is suspended or hangs. Resume or kill it; reads continue meanwhile.
+    /// Another process that has the log open is suspended or hangs, and holds a lock that every
+    /// process needs. Resume or kill it; reads continue meanwhile.
     #[error(
         "timed out waiting for {}, which holds a lock that every process needs; resume or kill \
          it, then retry",

@@ -149,7 +149,7 @@ impl FileLog {
         self.log.seal_from(bytes)
     }
 
-    /// By how many microseconds the log's time is ahead of the clock.
+    /// The number of microseconds by which the log's time is ahead of the clock.
     ///
     /// # Errors
     /// As for [`FileLog::catch_up`].

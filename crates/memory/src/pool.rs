@@ -175,8 +175,8 @@ pub enum Touch {
     Point,
     /// By a long scan: this access never makes the page hot, and the page leaves first.
     Scan,
-    /// By an operation that has accessed the page before ([`RecentPages`]): nothing changes, and a
-    /// page evicted in between comes back cold.
+    /// A repeated access by one operation ([`RecentPages`]): does not make the page hotter, and a
+    /// page evicted in between is reloaded cold.
     Again,
 }
 

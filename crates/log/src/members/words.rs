@@ -99,7 +99,7 @@ pub(super) const RESTING: usize = 23;
 pub(super) const LOG_FIRST: usize = 61;
 /// The memory of all members together; 0 if each member has its own budget.
 pub(super) const MEMORY_TOTAL: usize = 62;
-/// Up to which GLSN some member wants the log trimmed.
+/// The GLSN up to which some member wants the log trimmed.
 pub(super) const TRIM_WANTED: usize = 63;
 /// How many processes wait for the next sync, and how many are expected.
 pub(crate) const SYNCS: Gathered = Gathered { arrived: 35, expected: 36 };

@@ -8,7 +8,7 @@ use crate::sync::MutexGuard;
 
 /// A holder of memory that can give some back on request.
 pub trait Reclaim: Send + Sync {
-    /// Releases up to `chunks` chunks (by dropping them) and returns how many it gave. Must not take
+    /// Releases up to `chunks` chunks (by dropping them) and returns how many. Must not take
     /// memory from the budget, and must not wait for a thread that might.
     fn reclaim(&self, chunks: usize) -> usize;
 }

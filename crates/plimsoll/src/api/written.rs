@@ -198,7 +198,7 @@ pub(crate) fn next(all: &mut Vec<Written>, store: &Engine) -> Result<Option<(Vec
     Ok(Some((key, by)))
 }
 
-/// Adds the keys in a span of main that a state sees. No commit is known that wrote them.
+/// Adds the keys in a span of main that a state sees. The commits that wrote them are unknown.
 pub(crate) fn seen(all: &mut Vec<Written>, span: Span, state: &Snapshot) -> Result<()> {
     let range = state.scan(span)?.keys_only();
     all.push(Written::new(Keys::Seen(Box::new(range))));

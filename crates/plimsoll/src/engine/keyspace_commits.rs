@@ -74,7 +74,7 @@ pub(crate) fn set_retention(
     settle(store, keyspace.name(), Target::Becomes(id, change)).map(|_| ())
 }
 
-/// Changes how values of a keyspace are compressed that are put from then on.
+/// Changes the compression of values that are put into a keyspace from then on.
 pub(crate) fn set_compression(
     store: &Arc<Engine>,
     keyspace: &Keyspace,

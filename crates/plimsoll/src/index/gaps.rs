@@ -290,8 +290,8 @@ impl Gaps {
         }
     }
 
-    /// Whether it is known that no commit after `after` has written a key of a range or deleted a
-    /// range that overlaps with it.
+    /// Whether the gaps prove that no commit after `after` has written a key of a range or deleted
+    /// a range that overlaps it.
     pub(crate) fn is_unwritten(
         &self,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),

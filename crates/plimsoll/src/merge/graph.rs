@@ -33,7 +33,7 @@ const CHAIN_BYTES: u64 = 512;
 /// A state of a chain: its id, and the GLSN up to which it is read.
 pub(crate) type State = (u32, Glsn);
 
-/// Of each chain, the GLSN up to which a state contains it.
+/// For each chain, the GLSN up to which a state contains it.
 pub(crate) type Contained = BTreeMap<u32, Glsn>;
 
 /// The forks and merges as of one moment.

@@ -56,8 +56,8 @@ impl Db {
     ///
     /// The new commit has the metadata of the old one, which then says where it comes from: a JSON
     /// object has the field `cherry_pick_of`, the GLSN; other text ends with the line `(cherry-pick
-    /// of GLSN n)`; metadata that is not text, or has no room for it, is left unchanged. Of a
-    /// commit without metadata, it is `cherry-pick of GLSN n`.
+    /// of GLSN n)`; metadata that is not text, or has no room for it, is left unchanged. If the
+    /// commit has no metadata, the new one has `cherry-pick of GLSN n`.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {

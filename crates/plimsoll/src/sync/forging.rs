@@ -7,7 +7,7 @@ use crate::sync::send::{CommitSink, Head};
 use crate::types::error::Result;
 use crate::types::expiry::Expiry;
 
-/// The part of a commit that is sent wrong.
+/// The part of a commit that is altered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgery {
     /// The order of the parents.
@@ -56,7 +56,7 @@ pub fn disarm() -> bool {
     IS_FORGED.replace(false)
 }
 
-/// Passes commits on, the chosen one forged.
+/// Passes commits on, and alters the chosen one.
 pub(super) struct Forger<'r>(pub(super) &'r mut dyn CommitSink);
 
 impl CommitSink for Forger<'_> {

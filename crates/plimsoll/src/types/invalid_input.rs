@@ -404,7 +404,7 @@ pub enum InvalidInput {
     /// The default keyspace cannot be dropped.
     #[error("the default keyspace always exists: delete its keys instead of dropping it")]
     DropOfDefaultKeyspace,
-    /// The memory budget of an open store cannot be raised that far.
+    /// The memory budget of an open store cannot be raised above the maximum.
     #[error(
         "cannot raise the memory budget to {bytes} bytes while the store is open (maximum \
          {ceiling_bytes} bytes)"
@@ -621,7 +621,7 @@ pub enum InvalidInput {
         /// The keyspace.
         keyspace: String,
     },
-    /// A reader yielded another number of bytes than announced.
+    /// A reader yielded more or fewer bytes than the given length.
     #[error("the value has {bytes} bytes, but its given length is {expected_bytes}")]
     ValueLength {
         /// The number of bytes that the reader yielded.

@@ -548,7 +548,8 @@ mod tests {
             &[2, 1, 100, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0x80, 0x10, 0],
             &[2, 1, 100, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0x80, 0x01],
             &[2, 1, 100, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0x81, 0x80, 0x80, 0x80, 0x04],
-            // An expiry without a value, of a deletion, in 1970, of a value that has one already.
+            // Invalid: an expiry without a value, on a deletion, in 1970, or on a value that
+            // already has one.
             &[0, 1, 9, 0, 0, 0, 0, 0, 0, 0],
             &[0, 1, 9, 0, 0, 0, 0, 0, 0, 0, 0],
             &[0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, b'a'],

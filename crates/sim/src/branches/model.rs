@@ -80,7 +80,7 @@ pub(super) struct Node {
     /// The commit that wrote or deleted each key last.
     pub(super) by: BTreeMap<Place, usize>,
     pub(super) writes: Writes,
-    /// The keys that it may have written besides.
+    /// Other keys that it may have written.
     pub(super) touched: BTreeSet<Place>,
 }
 

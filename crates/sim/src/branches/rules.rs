@@ -100,8 +100,8 @@ impl Rule {
         }
     }
 
-    /// The result for a key that both sides changed; `base`: `None` if the bases differ. Of JSON,
-    /// white space and the order of fields and elements may differ.
+    /// The result for a key that both sides changed; `base`: `None` if the bases differ. White
+    /// space and the order of fields and elements in JSON may differ.
     pub(super) fn fate(
         self,
         base: Option<Option<&Content>>,

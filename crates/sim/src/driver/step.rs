@@ -29,7 +29,7 @@ impl Driver {
         | Op::Keep
         | Op::Restore { .. } = &op
         {
-            // These change files of the store by themselves.
+            // These operations change the store's files directly.
             self.world.disk.cut_power_at_change(u64::MAX);
         }
         match &op {

@@ -119,7 +119,7 @@ impl Driver {
         same(format!("newest commit of {branch}"), &id.flatten(), &self.graph.id(tip))
     }
 
-    /// Fails if a temporary branch is left whose commits a branch contains.
+    /// Fails if a temporary branch remains although a branch contains its commits.
     pub(super) fn check_leftovers(&self, number: usize, branch: &str) -> Outcome {
         let tip = self.stores[number].branches.get(branch).copied().flatten();
         for name in self.temporary(number)? {

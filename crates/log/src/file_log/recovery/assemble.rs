@@ -131,7 +131,7 @@ fn order_and_writer(
     Ok((order, writer))
 }
 
-/// Warns of a timestamp so far ahead of the clock that nothing can be appended.
+/// Warns of a timestamp that is so far ahead of the clock that appends are refused.
 fn warn_of_the_future(options: &FileLogOptions, last: u64, report: &mut OpenReport) {
     let now = options.clock.wall_micros();
     if last <= now.saturating_add(LEAD_MAX_MICROS) {

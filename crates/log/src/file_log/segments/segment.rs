@@ -84,7 +84,7 @@ impl Segment {
             SegmentEnd { next: next.first, chain: next.previous_chain, end: next.previous_end };
         self.sealed.get_or_init(|| sealed);
         // Relaxed: the values only select how the file is read, where both ways return the same
-        // bytes, and how blocks are checked that were complete before.
+        // bytes, and how previously complete blocks are checked.
         self.known.was_never_cut.store(next.epoch == self.header.epoch, Ordering::Relaxed);
         self.known.end.store(sealed.end, Ordering::Relaxed);
     }

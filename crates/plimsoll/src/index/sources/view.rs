@@ -341,9 +341,9 @@ impl View {
         Ok(found.map(|place| Hit { place, newest_in_runs, missed }))
     }
 
-    /// The commit that wrote or deleted `key` last as of `at`. Of several range deletions of one
-    /// version the oldest counts, which is the one that compaction keeps with the version. `None`
-    /// if there is no version, or compaction has dropped it.
+    /// The commit that wrote or deleted `key` last as of `at`. If several range deletions delete
+    /// one version, the oldest counts; compaction keeps that one with the version. `None` if there
+    /// is no version, or compaction has dropped it.
     ///
     /// # Errors
     /// As for [`View::get`].

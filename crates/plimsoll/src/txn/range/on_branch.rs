@@ -159,8 +159,8 @@ impl Feed {
         })
     }
 
-    /// Reads a batch of versions, unless there are some. Of those for which `is_wanted` returns
-    /// false, the content is not copied. Returns whether there is a next version.
+    /// Reads a batch of versions, unless there are some. The contents of those for which
+    /// `is_wanted` returns false are not copied. Returns whether there is a next version.
     fn fill(&mut self, committer: &Committer, is_wanted: impl Fn(&[u8]) -> bool) -> Result<bool> {
         if !self.ahead.is_empty() || self.is_done {
             return Ok(!self.ahead.is_empty());
@@ -478,7 +478,7 @@ impl<'t> Range<'t> {
                 Direction::Forward => key.cmp(best) == Ordering::Less,
                 Direction::Backward => key.cmp(best) == Ordering::Greater,
             };
-            // Of several sources with the key, the first decides.
+            // If several sources have the key, the first decides.
             let mut best: Option<(From, &[u8])> = None;
             for (from, key) in keys {
                 let Some(key) = key else { continue };

@@ -19,7 +19,7 @@ use crate::op::among::Act;
 pub(super) struct KnownTags {
     /// Their moments; `None`: unknown, or there may be no such tag.
     moments: BTreeMap<u64, Option<u64>>,
-    /// The moment of the tag that is being changed, from before that.
+    /// The previous moment of the tag that is being changed.
     before: Option<Option<u64>>,
 }
 
