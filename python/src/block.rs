@@ -44,7 +44,7 @@ impl Block {
         };
         match ended {
             Ok(_) => Err(PyRuntimeError::new_err(
-                "the generator of a `with` block went on after its end",
+                "the generator of a `with` block continued after the block ended",
             )),
             Err(error) if error.value(py).is(raised) => Ok(false),
             Err(error) if error.is_instance_of::<PyStopIteration>(py) => Ok(is_raised),

@@ -202,8 +202,8 @@ impl Branch {
         Snapshot::new(py, &self.store, self.on.snapshot(py)?)
     }
 
-    /// The branch as it was at an earlier moment: see `Db.at`. Before its fork, a branch is what
-    /// its parent was.
+    /// The branch as it was at an earlier moment: see `Db.at`. Before its fork, a branch has the
+    /// states of its parent.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> before = db.put(b"tea", b"3.10")

@@ -203,7 +203,7 @@ impl Change {
         to_datetime(py, self.change.get()?.time())
     }
 
-    /// When the value expires, as the commit says; `None` if it does not.
+    /// When the value expires, according to the commit; `None` if it does not.
     #[getter]
     fn expires<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         to_datetime_if_any(py, self.change.get()?.expires())

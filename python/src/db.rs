@@ -646,9 +646,9 @@ impl Db {
     /// ({b'coffee': b'4.50', b'tea': b'3.10'}, True)
     ///
     /// A rule can also be a function of the key and its values after the commit (`base`), now
-    /// (`ours`) and before the commit (`theirs`); `None` is no value. It returns the value to put,
-    /// `None` to delete the key, or `NotImplemented` for a conflict. It may be called several times
-    /// for a key, and should not use the store.
+    /// (`ours`) and before the commit (`theirs`); `None` means no value. It returns the value to
+    /// put, `None` to delete the key, or `NotImplemented` for a conflict. It may be called several
+    /// times for a key, and should not use the store.
     ///
     /// >>> _ = db.add(b"visits", 5)
     /// >>> wrong, _ = db.newest, db.add(b"visits", 2)

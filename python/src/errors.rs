@@ -264,8 +264,8 @@ fn in_words_of_python(message: &str) -> String {
 
 /// The exception for the conflicts of a merge.
 pub(crate) fn merge_conflicts(py: Python<'_>, conflicts: MergeSteps) -> PyResult<PyErr> {
-    let message = "keys of this commit were changed again since, so nothing was written; give \
-                   rules that decide";
+    let message = "keys of this commit have changed since, so nothing was written; pass rules \
+                   that resolve the conflicts";
     conflicts_with(py, message, conflicts)
 }
 
@@ -278,7 +278,7 @@ pub(crate) fn pull_conflicts(
 ) -> PyResult<PyErr> {
     let message = format!(
         "branches {branch:?} and {theirs:?} changed the same keys, so nothing was written to \
-         {branch:?}; merge {theirs:?} with rules that decide (Db.merge)"
+         {branch:?}; merge {theirs:?} with rules that resolve the conflicts (Db.merge)"
     );
     conflicts_with(py, &message, conflicts)
 }

@@ -167,7 +167,7 @@ pub(crate) fn push(
 ) -> PyResult<Moved> {
     let (db, remote) = (db.clone(), remote.0);
     let work = move || {
-        // A name that is not known would be read as a path.
+        // An unknown name would be read as a path.
         if !remote.contains('/') && !db.remotes()?.iter().any(|it| it.name == remote) {
             return Err(InvalidInput::NoRemote { name: remote }.into());
         }

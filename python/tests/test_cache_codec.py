@@ -126,7 +126,7 @@ def test_a_datetime_of_a_zone_that_has_no_name_is_refused() -> None:
 @pytest.mark.parametrize("zone", ["Nowhere/At all", "Europe", "../zone"])
 def test_an_unknown_time_zone_is_an_error_and_not_a_missing_key(zone: str) -> None:
     text = f'{{"\\u0000":"datetime","v":{{"at":"2026-03-28T12:00:00","fold":0,"zone":"{zone}"}}}}'
-    with pytest.raises(ValueError, match=r"not known on this machine|relative|TZPATH"):
+    with pytest.raises(ValueError, match=r"unknown on this machine|relative|TZPATH"):
         Serializer().load(b"\x05" + text.encode())
 
 

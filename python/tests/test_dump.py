@@ -47,7 +47,7 @@ def test_failures_of_files_and_dumps_are_raised(db: plimsoll.Db, tmp_path: Path)
         plimsoll.restore(tmp_path / "copy", tmp_path / "none", memory="16MiB")
     file = io.BytesIO()
     db.dump(file)
-    with pytest.raises(plimsoll.Corrupt, match="cut short"):
+    with pytest.raises(plimsoll.Corrupt, match="truncated"):
         plimsoll.restore(tmp_path / "copy", io.BytesIO(file.getvalue()[:-1]), memory="16MiB")
     assert not (tmp_path / "copy").exists()
     with pytest.raises(plimsoll.FormatError):

@@ -241,6 +241,6 @@ def test_failures_of_the_other_machine(hub, ssh, monkeypatch):
     with pytest.raises(plimsoll.InvalidInput, match="not the address"):
         plimsoll.clone("ssh://-oProxyCommand=x/hub", hub + ".x", memory="16MiB")
     monkeypatch.setenv("PLIMSOLL_ALLOW_EXEC", "1")
-    with pytest.raises(plimsoll.RemoteError, match="sends back what it receives"):
+    with pytest.raises(plimsoll.RemoteError, match="echoes its input"):
         plimsoll.clone("exec:cat", hub + ".x", memory="16MiB")
     assert not os.path.exists(hub + ".x")

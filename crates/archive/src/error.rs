@@ -38,19 +38,22 @@ pub enum Error {
     Url {
         /// The URL.
         url: String,
-        /// The fault of the URL, and what to write instead.
+        /// The error in the URL, and the correct form.
         what: String,
     },
     /// There is no archive at this place.
     #[error(
-        "{place}: there is no archive here; check the path, or make one with `plimsoll archive`"
+        "{place}: there is no archive here; check the path, or create one with `plimsoll archive`"
     )]
     NotAnArchive {
         /// The place.
         place: String,
     },
-    /// The folder holds something else: give the archive a folder of its own.
-    #[error("{place}: the folder is not empty, and holds no archive; give a new or empty folder")]
+    /// The folder holds something else: give the archive its own folder.
+    #[error(
+        "{place}: the folder is not empty and does not contain an archive; give a new or \
+             empty folder"
+    )]
     NotEmpty {
         /// The place.
         place: String,
@@ -80,7 +83,7 @@ pub enum Error {
         /// Its format.
         format: u32,
     },
-    /// The archive belongs to another store: give each store a place of its own.
+    /// The archive belongs to another store: give each store its own place.
     #[error(
         "{place}: this archive is of another store (its log's id is {archived:032x}, the store's \
          is {store:032x}); archive the store to another place"
@@ -96,7 +99,7 @@ pub enum Error {
     /// The store and the archive have different histories: the store was set back, or it was
     /// restored to an earlier moment and has since had other commits.
     #[error(
-        "{place}: the store does not continue this archive: {what}; the store was set back or \
+        "{place}: the store does not continue this archive: {what}; the store was rolled back or \
          restored since it was archived. Archive it to another place; this archive stays as it is"
     )]
     OtherHistory {

@@ -3,8 +3,8 @@
 //! An archive is a folder (or another [`Bucket`]) of objects that never change: the segments and
 //! blob files of the store's log, and now and then a *base*: the files of its index, for stores
 //! whose log was trimmed and for fast restores. A numbered manifest names them all. Each pass
-//! ([`Archive::push`]) sends new objects and ends with the next manifest. A pass that is stopped at
-//! any point does not change what the archive restores. `docs/reference/archive.md` specifies every
+//! ([`Archive::push`]) sends new objects and ends with the next manifest. Stopping a pass at any
+//! point does not change what the archive restores. `docs/reference/archive.md` specifies every
 //! byte.
 //!
 //! A restore reads a base, or the beginning of the log, and the log up to the requested moment. It
@@ -145,10 +145,10 @@ impl Archive {
     /// Creates the archive if there is none. The first pass of an archiver locks it.
     ///
     /// Until the next pass, or until the archiver is dropped, the store keeps its log after the
-    /// archived end ([`Db::hold_log`]), so that no moment is missed in between. A process that
-    /// has the store alone, beside an archiver that only reads it, may free its log nevertheless,
-    /// and so may any process beside an archiver that may not write to the store's folder: then the
-    /// next pass archives the index again, and the moments in between are lost.
+    /// archived end ([`Db::hold_log`]), so that no moment is missed in between. The log is not
+    /// retained if the archiver only reads a store that another process has exclusively, or if it
+    /// may not write to the store's folder. If that process then frees log, the next pass archives
+    /// the index again, and the moments in between are lost.
     ///
     /// Besides the store's budget, of which it takes 64 KiB, a pass needs some MiB for compression,
     /// and about 500 bytes for each archived object.
@@ -225,7 +225,7 @@ impl Archive {
     /// once it is complete.
     ///
     /// The restored store has the id of the archived one, and its log continues differently, so it
-    /// needs an archive of its own, unless it was restored at [`Moment::Newest`].
+    /// needs its own archive, unless it was restored at [`Moment::Newest`].
     ///
     /// # Errors
     /// [`Error::NotArchived`], [`Error::NotAnArchive`], [`Error::Damaged`],

@@ -1,8 +1,8 @@
 //! The manifests of an archive: each pass writes the next one, in two copies. It names all objects
 //! of the archive.
 //!
-//! Invariant: a manifest is written after the objects that it names, so that a pass that is stopped
-//! at any point does not change what the archive restores.
+//! Invariant: a manifest is written after the objects that it names, so that stopping a pass at any
+//! point does not change what the archive restores.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -238,12 +238,12 @@ impl Manifest {
     fn decode(name: &str, number: u64, text: &[u8]) -> Result<std::result::Result<Found, String>> {
         let damaged = |what: &str| Ok(Err(what.to_owned()));
         let Some(line) = text.iter().position(|byte| *byte == b'\n') else {
-            return damaged("its first line has no end");
+            return damaged("its first line is not terminated");
         };
         let (line, body) = (&text[..line], &text[line + 1..]);
         let hash = hash_of(body);
         if line != format!("{TITLE} {hash:032x}").as_bytes() {
-            return damaged("its checksum does not match: it is damaged or cut short");
+            return damaged("its checksum does not match: it is damaged or truncated");
         }
         #[derive(Deserialize)]
         struct Formatted {
@@ -257,9 +257,10 @@ impl Manifest {
         }
         match serde_json::from_slice::<Self>(body) {
             Ok(manifest) if manifest.number == number => Ok(Ok(Found { manifest, hash })),
-            Ok(manifest) => {
-                Ok(Err(format!("it is manifest {}: it was swapped or set back", manifest.number)))
-            }
+            Ok(manifest) => Ok(Err(format!(
+                "it contains manifest {}: the file was exchanged or rolled back",
+                manifest.number
+            ))),
             Err(error) => Ok(Err(format!("it is malformed: {error}"))),
         }
     }
@@ -301,7 +302,8 @@ pub(crate) fn numbers(bucket: &dyn Bucket) -> Result<BTreeSet<u64>> {
     Ok(names.iter().filter_map(number).collect())
 }
 
-/// Reads both copies of a manifest; `None` if neither can be used. Adds what is wrong to `damage`.
+/// Reads both copies of a manifest; `None` if neither can be used. Adds the damage that it finds to
+/// `damage`.
 ///
 /// # Errors
 /// The storage, if it fails to read a copy, and the other one cannot be used.
@@ -375,7 +377,7 @@ pub(crate) fn read_if_possible(
 }
 
 /// Reads the newest manifest that can be used, each by `read`; `None` if the archive has none at
-/// all. Adds what is wrong with newer ones to `damage`.
+/// all. Adds the damage of newer ones to `damage`.
 pub(crate) fn newest(
     bucket: &dyn Bucket,
     read: impl Fn(&dyn Bucket, u64, &mut Vec<Damage>) -> Result<Option<Found>>,

@@ -148,7 +148,7 @@ pub(crate) fn read(
     }
     let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("4 bytes"));
     if header[..8] != *MAGIC {
-        return damaged("it does not begin like an object of an archive");
+        return damaged("it has no header of an archive object");
     }
     let mut sum = Running::new(0);
     sum.take(&header);
@@ -167,14 +167,14 @@ pub(crate) fn read(
         return unreadable(error);
     }
     if u128::from_le_bytes(stored) != sum.sum128() {
-        return damaged("its checksum does not match: it is damaged or cut short");
+        return damaged("its checksum does not match: it is damaged or truncated");
     }
     if word(8) > FORMAT || word(12) != CODEC_ZSTD {
         return Err(Error::Format { object: object.name.clone(), format: word(8) });
     }
     match decoded {
         Ok(contents) if contents == (hash, object.length) => Ok(None),
-        Ok(_) => damaged("it is not the object that its name identifies"),
+        Ok(_) => damaged("its contents do not match its name"),
         Err(error) => Ok(Some(format!("it cannot be decompressed: {error}"))),
     }
 }

@@ -8,7 +8,7 @@ use plimsoll::Glsn;
 use crate::catalog::Catalog;
 use crate::manifest::{Base, End, Piece};
 
-/// The moment to restore, as far as it is known before the log is read.
+/// The moment to restore, to the extent known before the log is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     /// The lowest GLSN that it can have.
@@ -321,7 +321,7 @@ mod tests {
         let bad = Bad::new();
         let plan = plan(&catalog, target, &bad).unwrap();
         assert_eq!(plan.pieces.last().unwrap().object.name, "h");
-        // The store went on in the segment before it, and began another one.
+        // The store continued in the segment before it, and began another one.
         catalog.add(piece("more", 51, (64, 120), (76, 80), true));
         catalog.add(piece("next", 81, (0, 10), (81, 85), false));
         assert_eq!(chosen(&catalog, 85, &[]), Some((60, "fghmorenext".to_owned(), 85, true)));

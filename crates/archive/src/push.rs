@@ -1,9 +1,9 @@
 //! One pass: brings everything durable of a store into its archive.
 //!
 //! A pass lists the store's files under a hold ([`Db::files`]), sends those that the archive lacks,
-//! and then writes the next manifest. A file that never changes is sent once. Of the active
-//! segment, the part that is new is sent, from the start of the block in which the archived part
-//! ends, because a store rewrites that block.
+//! and then writes the next manifest. A file that never changes is sent once. Only the new part of
+//! the active segment is sent, from the start of the block in which the archived part ends, because
+//! a store rewrites that block.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -31,7 +31,7 @@ const ACTIVE_PIECES_MAX: usize = 256;
 const ENTRIES_MAX: usize = 64;
 
 /// A manifest names at most this many lists, or twice as many as the catalog needs. Beyond that,
-/// all lists are written anew, without replaced entries.
+/// all lists are rewritten without the replaced entries.
 const LISTS_MAX: usize = 16;
 
 /// The result of a pass.
@@ -79,8 +79,8 @@ impl State {
         let lock = bucket.lock()?;
         let mut damage = Vec::new();
         let number = manifest::numbers(bucket)?.last().copied().unwrap_or(0);
-        // A manifest that cannot be read now may be intact. Continuing without it would lose what
-        // only it names.
+        // A manifest that cannot be read now may be intact. Continuing without it would lose
+        // objects that only it names.
         let newest = match manifest::newest(bucket, manifest::read, &mut damage)? {
             Some(found) => found,
             None if damage.is_empty() => Found { manifest: Manifest::empty(log_id), hash: 0 },

@@ -181,7 +181,7 @@ fn complete(
         return Err(Error::Store(plimsoll::Error::Forked {
             glsn: Some(end.glsn),
             message: format!(
-                "the restored log has another history than the archive at {}",
+                "the history of the restored log differs from the archive's at {}",
                 end.glsn
             ),
         }));

@@ -387,7 +387,8 @@ pub(crate) struct Put {
     pub(crate) key: OsString,
     /// Value, at most 1 GiB; read from stdin if it is - or omitted
     pub(crate) value: Option<OsString>,
-    /// Let the value expire after this time, e.g. 90s, 30m, 12h, 7d [default: as the keyspace says]
+    /// Let the value expire after this time, e.g. 90s, 30m, 12h, 7d [default: the setting of the
+    /// keyspace]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) ttl: Option<Duration>,
     #[command(flatten)]

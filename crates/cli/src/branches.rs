@@ -23,7 +23,7 @@ pub(crate) fn find(db: &Db, name: Option<&str>) -> Result<Branch, Failure> {
 /// The branch of a command that opens the store again and again.
 pub(crate) struct Followed {
     name: Option<String>,
-    /// Of the branch that had the name first.
+    /// The branch that had the name first.
     id: Option<u32>,
 }
 

@@ -1,9 +1,10 @@
 //! Following a store that another process may be writing to: `plimsoll log --follow` and `plimsoll
 //! watch`.
 //!
-//! A reader beside a writer sees the log files as of its opening. A follower therefore reopens the
-//! store whenever the log's folder changes. The system reports changes at once; if it cannot (the
-//! writer is on another machine), the follower checks the folder once a second.
+//! While another process writes, a reader sees the log files as of its opening. A follower
+//! therefore reopens the store whenever the log's folder changes. The system reports changes at
+//! once; if it cannot (the writer is on another machine), the follower checks the folder once a
+//! second.
 //!
 //! Invariant: printed output survives a power cut. A writer publishes a record to its file before
 //! it syncs the file, so the follower syncs the file too.

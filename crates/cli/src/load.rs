@@ -54,7 +54,13 @@ impl Problem {
 
     fn too_long(line: u64, max_bytes: usize, hint: &str) -> Self {
         let max = crate::size::show_size(max_bytes as u64);
-        Self::new(line, format!("a row of more than {max}{hint}; raise the limit with --max-row"))
+        Self::new(
+            line,
+            format!(
+                "the row is longer than {max}{hint}; raise the limit with \
+                                 --max-row"
+            ),
+        )
     }
 }
 

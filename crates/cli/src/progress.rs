@@ -47,7 +47,7 @@ impl Progress {
         self.bar.set_position(position);
     }
 
-    /// Sets the text beside the bar.
+    /// Sets the text next to the bar.
     pub(crate) fn say(&self, words: String) {
         if self.visible() {
             self.bar.set_message(words);

@@ -35,7 +35,7 @@ pub(crate) fn options(globals: &Globals) -> Options {
     }
 }
 
-/// Opens a store read-only, beside a writer if there is one.
+/// Opens a store read-only, while another process may write.
 pub(crate) fn open_to_read(globals: &Globals, path: &Path) -> Result<Db, Failure> {
     // A command reads once, so it gains nothing from the warm image.
     Ok(print_warnings(Db::open(path, options(globals).read_only(true).warm(false))?))

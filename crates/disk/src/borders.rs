@@ -69,7 +69,7 @@ borders! {
     ValueLoaded,
     /// An iterator has acquired its sources.
     IteratorAttached,
-    /// An iterator skips a gap of its own transaction.
+    /// An iterator skips a gap of the transaction itself.
     OwnGapSkipped,
     /// A transaction pops a row that was read ahead.
     PoppedAhead,
@@ -87,7 +87,7 @@ borders! {
     CursorHeld,
     /// A piece of a large value was written to a blob file.
     LargeWritten,
-    /// A trim knows what is flushed, and not yet what the runs need.
+    /// A trim has read what is flushed, but not yet what the runs need.
     TrimAsked,
     /// A trim has chosen the segments to free.
     TrimChosen,

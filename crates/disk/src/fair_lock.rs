@@ -205,8 +205,8 @@ impl FairLock {
         debug_assert!(is_out, "while this thread holds the lock, it is handed to no other");
     }
 
-    /// Removes from the queue a thread that stops waiting. The lock may have been handed to it
-    /// meanwhile; then returns the lock.
+    /// Removes from the queue a thread that stops waiting. If the lock was handed to it meanwhile,
+    /// returns the lock.
     fn give_up(&self, waiter: &Arc<Waiter>) -> Option<FairGuard<'_>> {
         if !self.take_out(waiter) {
             // The lock was handed to this waiter, and the message is on its way.

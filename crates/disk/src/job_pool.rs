@@ -3,7 +3,7 @@
 //! job goes first after [`PASSED_OVER_MAX`] steps of others.
 //!
 //! Invariants:
-//! 1. A job takes one step at a time. No ring of its bell is lost: a ring during a step leads to
+//! 1. A job takes one step at a time. No ring of its bell is lost: a ring during a step causes
 //!    another step.
 //! 2. Steps of low-priority jobs never occupy all threads, unless there is only one. A
 //!    high-priority job that finds all threads occupied waits for the end of one step.
@@ -469,7 +469,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// A job whose steps report their name and wait until they are told how to go on.
+    /// A job whose steps report their name and wait for instructions how to continue.
     fn held(
         job_pool: &Arc<JobPool>,
         name: &'static str,

@@ -31,8 +31,8 @@ pub trait LockFile: Send + Sync + Debug {
     /// Unlocks it.
     fn unlock(&self);
 
-    /// The inode number of the lock file, which no other file has while this one is open. A lock
-    /// with another number excludes nobody here.
+    /// The inode number of the lock file, which no other file has while this one is open. Locks
+    /// with different numbers do not exclude each other.
     fn identity(&self) -> u64;
 
     /// Fails if the path is missing or refers to another file by now.

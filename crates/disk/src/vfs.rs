@@ -145,7 +145,10 @@ pub trait File: Send + Sync + Debug {
         } else {
             Err(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
-                format!("file ends {} bytes early at offset {offset}", buf.len() - n),
+                format!(
+                    "the file ends {} bytes before the end of a read at offset {offset}",
+                    buf.len() - n
+                ),
             ))
         }
     }
@@ -154,7 +157,7 @@ pub trait File: Send + Sync + Debug {
 /// A lock on a folder, held until dropped or until the process ends.
 pub trait DirLock: Send + Sync + Debug {
     /// Fails if the lock no longer excludes others: its file was removed or replaced, or this is a
-    /// forked child, which must not write beside the process that took the lock.
+    /// forked child, which must not write while the process that took the lock may.
     fn check(&self) -> io::Result<()> {
         Ok(())
     }

@@ -127,7 +127,7 @@ impl Bell {
         self.state().also = Some(Arc::new(also));
     }
 
-    /// Wakes whoever waits for the new state.
+    /// Wakes the thread that waits for the new state.
     fn notify(&self, state: MutexGuard<'_, State>) {
         let also = state.also.clone();
         drop(state);

@@ -121,17 +121,14 @@ pub enum Error {
         why: &'static str,
     },
     /// The store has commits of another origin: import into a new store.
-    #[error(
-        "the store already has {what}; import the whole repository into a new store, without \
-         mixing the two kinds of import"
-    )]
+    #[error("the store already has {what}; import the whole repository into a new store")]
     NotEmpty {
         /// What it has.
         what: &'static str,
     },
     /// The exported commit has another id than the imported one.
     #[error(
-        "cannot export commit {commit}: its contents in the store give another id; verify the \
+        "cannot export commit {commit}: its contents in the store do not have that id; verify the \
          store, then import the repository into a new one"
     )]
     NotReproduced {

@@ -30,7 +30,7 @@ use crate::objects::missing;
 use crate::records::{self, OBJECTS, whole_object};
 use crate::refs;
 
-/// Of the objects that are kept whole, those of more bytes are streamed.
+/// Objects that are kept whole and have more bytes than this are streamed.
 const WHOLE_BYTES: u64 = 1 << 20;
 /// Maximum number of cached ids, which are used to find the parents of commits.
 const KNOWN_MAX: usize = 16_384;
@@ -47,8 +47,8 @@ pub struct ExportCounts {
     pub refs: u64,
     /// Keys that Git does not accept as paths.
     pub unfit: LeftOut<Vec<u8>>,
-    /// Branches that were left out, because Git does not accept their names, or not beside that of
-    /// another branch (`a` and `a/b`).
+    /// Branches that were left out, because Git does not accept their names, or they collide with
+    /// another branch's (`a` and `a/b`).
     pub branches: LeftOut<String>,
 }
 
@@ -160,7 +160,7 @@ impl<'a> Export<'a> {
         &self.counts
     }
 
-    /// Adds the objects that were written so far to the repository. No branch leads to them until
+    /// Adds the objects that were written so far to the repository. No branch refers to them until
     /// [`Export::finish`]. The export also flushes by itself whenever a pack is full.
     ///
     /// # Errors
@@ -246,8 +246,8 @@ impl<'a> Export<'a> {
         Ok(())
     }
 
-    /// The commit that the recorded object `id` leads to; `None` if it leads to none. If `id` is a
-    /// commit, the commit of the store for it.
+    /// The commit that the recorded object `id` refers to; `None` if it refers to none. If `id` is
+    /// a commit, the commit of the store for it.
     fn commit_below(&self, mut id: ObjectId) -> Result<Option<CommitId>> {
         while let Some((kind, bytes)) = records::object(self.db, &id)? {
             let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
@@ -303,12 +303,12 @@ impl<'a> Export<'a> {
 
     fn id_at(&self, glsn: u64) -> Result<CommitId> {
         let id = self.db.commit_id(Glsn(glsn))?;
-        id.ok_or_else(|| Error::git(format!("the entry {glsn} of the log is no commit")))
+        id.ok_or_else(|| Error::git(format!("log entry {glsn} is not a commit")))
     }
 
     fn commit_at(&self, glsn: u64) -> Result<Commit> {
         let commit = self.db.log().commit(Glsn(glsn))?;
-        commit.ok_or_else(|| Error::git(format!("the entry {glsn} of the log is no commit")))
+        commit.ok_or_else(|| Error::git(format!("log entry {glsn} is not a commit")))
     }
 
     /// The id of a commit in Git; `None` if it was made in the store and not exported yet.
@@ -459,7 +459,7 @@ impl<'a> Export<'a> {
         Ok(own)
     }
 
-    /// Writes a recorded object and the recorded objects that it leads to.
+    /// Writes a recorded object and the recorded objects reachable from it.
     fn write_recorded(&mut self, id: ObjectId) -> Result<()> {
         let mut left = vec![id];
         let mut seen = BTreeSet::new();

@@ -170,8 +170,8 @@ fn of_whole_import(db: &Db, keyspace: &str, id: &str) -> Result<Option<u64>> {
     })
 }
 
-/// The GLSN of the commit whose id has the prefix `id`. Of a whole repository's commits, those on
-/// main are found by their whole id.
+/// The GLSN of the commit whose id has the prefix `id`. Commits of an import of a whole repository
+/// are found only if they are on main, and only by their full id.
 pub fn commit(db: &Db, keyspace: &str, id: &str) -> Result<u64> {
     if let Some(glsn) = of_whole_import(db, keyspace, id)? {
         return Ok(glsn);
@@ -179,7 +179,7 @@ pub fn commit(db: &Db, keyspace: &str, id: &str) -> Result<u64> {
     let none = |why| Error::NoCommit { id: id.to_owned(), keyspace: keyspace.to_owned(), why };
     let Some(notes) = notes(db)? else {
         return Err(none(match records::begun(db)? {
-            Some(_) => "it was not imported, or the id is not whole",
+            Some(_) => "it was not imported, or the id is incomplete",
             None => "nothing was imported into this store",
         }));
     };

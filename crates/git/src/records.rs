@@ -123,7 +123,7 @@ pub(crate) fn remove_ref(db: &Db, name: &str) -> Result<()> {
     Ok(db.put_import_record(format!("{REF}{name}").as_bytes(), None)?)
 }
 
-/// A tag, or an object that only tags lead to.
+/// A tag, or an object that is reachable only from tags.
 pub(crate) fn object(db: &Db, id: &ObjectId) -> Result<Option<(Kind, Vec<u8>)>> {
     let value = db.import_record(&[OBJECT, &id.to_bytes()].concat())?;
     value.map(|value| whole_object(&value).ok_or_else(damaged)).transpose()

@@ -147,7 +147,7 @@ impl<'a> Tree<'a> {
         Ok(tree)
     }
 
-    /// Brings the entries into order. Of those with the same name, the first one stays.
+    /// Brings the entries into order. If several entries have the same name, the first one stays.
     fn sort(&mut self) {
         let order =
             |one: &Entry<'_>, other: &Entry<'_>| one.place(other.name, other.mode.is_tree());

@@ -18,7 +18,7 @@ pub const VERIFY_ADVICE: &str =
 #[non_exhaustive]
 pub enum LogError {
     /// The entry was trimmed; read from `first` on.
-    #[error("GLSN {asked} is trimmed; the first one that remains is {first}")]
+    #[error("GLSN {asked} was trimmed; the oldest retained GLSN is {first}")]
     Trimmed {
         /// The GLSN that was asked for.
         asked: Glsn,
@@ -27,7 +27,7 @@ pub enum LogError {
     },
     /// The log is trimmed and does not know which entry was the last at that time: ask for
     /// `since_micros` or later.
-    #[error("the log is trimmed; times are known only from GLSN {first} on")]
+    #[error("the log was trimmed; times can be looked up only from GLSN {first} on")]
     TimeTrimmed {
         /// The earliest time that can be looked up, in microseconds since 1970 UTC.
         since_micros: u64,
@@ -51,7 +51,7 @@ pub enum LogError {
         next: Glsn,
     },
     /// The record or entry is too large: put its payload into a blob file.
-    #[error("a record's body is at most {limit_bytes} bytes, this one has {bytes}")]
+    #[error("the record's body has {bytes} bytes; the maximum is {limit_bytes}")]
     TooLarge {
         /// Its bytes.
         bytes: u64,
@@ -89,7 +89,7 @@ pub enum LogError {
         what: String,
     },
     /// A write or sync failed earlier; the log accepts nothing more until it is reopened.
-    #[error("the log is poisoned by an earlier failure, reopen it: {cause}")]
+    #[error("the log is poisoned by an earlier failure: {cause}; open it again")]
     Poisoned {
         /// The first failure.
         cause: String,
@@ -113,13 +113,12 @@ pub enum LogError {
     },
     /// The record would not be committed within the times of its draft
     /// ([`crate::draft::CommitTimes`]). Nothing was appended.
-    #[error("the record would be committed at {micros}, which is not within its draft's times")]
+    #[error("the record's commit time {micros} is outside the time limits of its draft")]
     Late {
         /// The time at which it would be committed, in microseconds since 1970 UTC.
         micros: u64,
     },
-    /// The log cannot be opened beside other processes, because they change it all the time: open
-    /// it again.
+    /// The log cannot be opened because other processes keep changing it: open it again.
     #[error("other processes keep changing the log; try again")]
     Unsettled,
     /// The draft breaks a rule; see the message.
@@ -139,10 +138,11 @@ pub enum LogError {
         /// The holder, and what to do about it.
         who: String,
     },
-    /// Another process that has the log open does not release a lock that all need in turn, because
-    /// it is suspended or hangs. Resume or kill it; reads continue meanwhile.
+    /// Another process that has the log open is suspended or hangs, and holds a lock that every
+    /// process needs. Resume or kill it; reads continue meanwhile.
     #[error(
-        "timed out waiting for {}, which holds a lock that all need; resume or kill it, then retry",
+        "timed out waiting for {}, which holds a lock that every process needs; resume or kill \
+         it, then retry",
         holder_of(*pid)
     )]
     Stalled {

@@ -151,7 +151,7 @@ impl FileLog {
         self.log.seal_from(bytes)
     }
 
-    /// By how many microseconds the log's time is ahead of the clock.
+    /// The number of microseconds by which the log's time is ahead of the clock.
     ///
     /// # Errors
     /// As for [`FileLog::catch_up`].
@@ -370,8 +370,8 @@ impl FileLog {
         self.close_as(self.log.env.members().is_none())
     }
 
-    /// As [`FileLog::close`]; `is_last` says whether no other process has the log open for writing.
-    /// If others have, no mark is written: only the records that were ordered are synced.
+    /// As [`FileLog::close`]; `is_last`: no other process has the log open for writing. If others
+    /// have, no mark is written: only the records that were ordered are synced.
     ///
     /// # Errors
     /// As for [`FileLog::close`].

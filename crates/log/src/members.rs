@@ -309,8 +309,8 @@ impl Members {
         } else if !self.table.are_words_known() {
             return Err(LogError::Format {
                 message: format!(
-                    "{}: other processes have the store open, and this file was removed, or is of \
-                     another version; close the store everywhere, and open it again",
+                    "{}: this file was removed, or belongs to another version, while other \
+                     processes have the store open; close the store everywhere, and open it again",
                     self.table.dir.with_file_name(WORDS_FILE).display()
                 ),
             });

@@ -144,7 +144,7 @@ impl Arena {
     /// Upper bound on the system's page tables if the first `usable` chunks are usable and at most
     /// `chunks` of them are not decommitted.
     pub(crate) fn page_table_bytes(chunks: usize, usable: usize) -> usize {
-        // In the worst case each chunk that is not decommitted lies in a block of its own.
+        // In the worst case each chunk that is not decommitted lies in a separate block.
         chunks.min(usable.max(chunks).div_ceil(CHUNKS_PER_BLOCK)) * PAGE_TABLE_BYTES
     }
 

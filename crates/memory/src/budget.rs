@@ -3,11 +3,11 @@
 //! Invariants:
 //! 1. free chunks + chunks held + chunks retired by leases = chunks of the budget, at every moment.
 //! 2. A lease retires chunks for its bytes before its holder allocates them; all leases together
-//!    retire the sum, rounded up. A retired chunk's memory is given back to the system, so that
-//!    arena and leased heap together never exceed the budget.
-//! 3. Everything taken is given back on drop, on error paths too.
+//!    retire the sum, rounded up. A retired chunk's memory is returned to the system, so that arena
+//!    and leased heap together never exceed the budget.
+//! 3. Everything taken is returned on drop, on error paths too.
 //! 4. A budget that was made smaller holds no more than its new limit; the memory above it was
-//!    given back to the system.
+//!    returned to the system.
 //!
 //! When few chunks are free, the budget calls the evictor, if there is one. When none is free, it
 //! asks its reclaimers (lenders first, then the page pool), and refuses only if they give none.
@@ -234,7 +234,7 @@ impl Budget {
                 Err(_) => {
                     self.inner.lock().pressure.waits += u64::from(waited.is_zero());
                     // Wait in short steps, because a chunk may also become reclaimable without
-                    // being given back (a pin is dropped).
+                    // being returned (a pin is dropped).
                     let step = Duration::from_millis(5).min(timeout);
                     let mut state = self.inner.lock();
                     if state.free.is_empty() {
@@ -248,7 +248,7 @@ impl Budget {
         }
     }
 
-    /// Times that chunks were given back by holders other than the reclaimers.
+    /// Times that chunks were returned by holders other than the reclaimers.
     fn releases(&self) -> u64 {
         self.inner.lock().given
     }

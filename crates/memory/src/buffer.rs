@@ -1,6 +1,6 @@
 //! A contiguous buffer, like a `Vec`, covered by a lease.
 //!
-//! Up to [`HEAP_BYTES_MAX`] the elements are on the heap. A larger buffer has a mapping of its own,
+//! Up to [`HEAP_BYTES_MAX`] the elements are on the heap. A larger buffer has its own mapping,
 //! which goes back to the system before its lease goes back to the budget. An allocator may keep
 //! freed blocks, and would then hold memory that no lease covers (glibc keeps all up to the largest
 //! block that was ever freed, 32 MiB at most, in each of its arenas).

@@ -16,9 +16,9 @@
 //! Invariants:
 //! 1. Segments in use never exceed the limit, at any moment and with any number of threads.
 //! 2. A hit takes no lock (except for the 65th concurrent reader, or the 17th in a cache of a MiB).
-//!    It claims a line of its own ([`readers`]), counts a touch unless there are three already,
-//!    copies the value, and frees the line. The bytes under a reader do not change. A stalled
-//!    reader retains the segments of one entry.
+//!    It claims its own line ([`readers`]), counts a touch unless there are three already, copies
+//!    the value, and frees the line. The bytes under a reader do not change. A stalled reader
+//!    retains the segments of one entry.
 //! 3. Dropping all entries at any moment only turns hits into misses. A removed
 //!    or replaced value is never found again. A long entry is moved in steps, and is not found
 //!    while it moves.

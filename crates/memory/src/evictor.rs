@@ -248,7 +248,7 @@ impl fmt::Debug for Evictor {
     }
 }
 
-/// An evictor in a thread of its own, which ends when this is dropped.
+/// An evictor in its own thread, which ends when this is dropped.
 #[derive(Debug)]
 pub struct EvictorThread {
     bell: Arc<Bell>,

@@ -2,7 +2,7 @@
 //! and many holders share it.
 //!
 //! Invariants:
-//! 1. A chunk is held while any piece of it is; dropping the last piece gives it back.
+//! 1. A chunk is held while any piece of it is; dropping the last piece returns it.
 //! 2. A piece has one holder. Its contents are those of the last holder.
 #![allow(unsafe_code, reason = "pieces of one chunk have different holders")]
 
@@ -127,7 +127,7 @@ impl fmt::Debug for Pieces {
     }
 }
 
-/// A piece of a chunk; given back on drop.
+/// A piece of a chunk; returned on drop.
 pub struct Piece {
     address: NonNull<u8>,
     cut: usize,
@@ -231,7 +231,7 @@ mod tests {
         }
     }
 
-    /// A reclaimer that gives back a piece and a chunk, as other threads may.
+    /// A reclaimer that returns a piece and a chunk, as other threads may.
     struct Others(std::sync::Mutex<Option<(Piece, Chunk)>>);
 
     impl Reclaim for Others {

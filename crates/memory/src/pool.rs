@@ -1,7 +1,7 @@
 //! The page pool: pages of immutable files in frames, evicted by a clock.
 //!
 //! A hit takes no lock. It writes no memory that other threads write, unless it makes the page
-//! hotter: a table leads to the frame ([`frame`]), and the thread publishes its use of the frame in
+//! hotter: a table locates the frame ([`frame`]), and the thread publishes its use of the frame in
 //! a hazard line of its own ([`hazard`]). Everything else happens under one lock, which is never
 //! held while a page is read from its file. [`replacement`] decides which pages stay.
 //!
@@ -175,8 +175,8 @@ pub enum Touch {
     Point,
     /// By a long scan: this access never makes the page hot, and the page leaves first.
     Scan,
-    /// By an operation that has accessed the page before ([`RecentPages`]): nothing changes, and a
-    /// page evicted in between comes back cold.
+    /// A repeated access by one operation ([`RecentPages`]): does not make the page hotter, and a
+    /// page evicted in between is reloaded cold.
     Again,
 }
 

@@ -185,7 +185,7 @@ impl SortBuffer {
         (self.is_rising, self.is_sorted) = (true, false);
     }
 
-    /// Removes all rows and gives back all memory.
+    /// Removes all rows and returns all memory.
     pub fn release(&mut self) {
         self.clear();
         self.chunks = Vec::new();

@@ -384,7 +384,7 @@ impl SortedMap {
         Ok(())
     }
 
-    /// Gives back the chunks from `keep` on, none of which was written to.
+    /// Releases the chunks from `keep` on, none of which was written to.
     fn drop_chunks(&self, writer: &mut Writer, keep: usize) {
         for index in keep..writer.chunks.len() {
             self.entries.forget_chunk(index);

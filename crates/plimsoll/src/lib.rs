@@ -13,7 +13,7 @@
 //! - [`Db::history`] and [`Db::diff`] list what changed; [`Log::commits`] and [`Db::watch`] are the
 //!   change feed; [`Db::log`] also carries streams of the user's own.
 //! - [`Db::revert`] undoes a commit, and [`Db::reset_to`] goes back to a moment, by a new commit.
-//! - [`Db::create_branch`] begins a line of history of its own; [`Db::merge`] merges one into
+//! - [`Db::create_branch`] begins a separate line of history; [`Db::merge`] merges one into
 //!   another, and [`Db::cherry_pick`] applies one commit of it.
 //! - [`Db::verify`], [`Db::backup`] and [`Db::recover`] check, copy and rescue a store.
 //!

@@ -223,8 +223,9 @@ impl RowCache {
         };
     }
 
-    /// Drops the entries that `is_stale` selects by their key and the GLSN of their version: what
-    /// hides these versions is about to be forgotten. Called after [`RowCache::begin_runs`].
+    /// Drops the entries that `is_stale` selects by their key and the GLSN of their version: the
+    /// deletion that hides these versions is about to be forgotten. Called after
+    /// [`RowCache::begin_runs`].
     pub(crate) fn drop_stale(&self, is_stale: impl Fn(&[u8], Glsn) -> bool) {
         let Some(kept) = &self.kept else { return };
         kept.cache().remove_if(|key, entry| {
@@ -333,7 +334,7 @@ impl RowHandle {
     }
 
     /// As [`RowHandle::get`], but calls `look` with the value, without a copy if it is contiguous.
-    /// Takes `look` out of its option only if there is a value.
+    /// Takes `look` out of the option only if there is a value.
     pub(crate) fn get_with<T>(
         &self,
         key: &[u8],
@@ -509,8 +510,8 @@ pub(crate) enum Answer<T> {
 }
 
 impl<T> Answer<T> {
-    /// The value, if there is one. Notes for the reader of an index key as of `at` what the answer
-    /// depends on.
+    /// The value, if there is one. Records for the reader of an index key as of `at` what its
+    /// answer depends on.
     pub(crate) fn noted(self, key: &[u8], at: AsOf<'_>) -> Option<(T, Option<Expiry>)> {
         match self {
             Answer::Value(value, expiry) => {

@@ -279,7 +279,8 @@ impl Config {
         }
     }
 
-    /// The path of a file named by the configuration: in `configPath`, or beside the configuration.
+    /// The path of a file named by the configuration: in `configPath`, or next to the
+    /// configuration.
     fn beside(&self, name: &str) -> PathBuf {
         let named = self.get("configPath").and_then(Value::as_str).map(Path::new);
         named.or(self.path.parent()).unwrap_or(Path::new("")).join(name)

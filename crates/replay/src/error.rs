@@ -35,7 +35,7 @@ pub enum Error {
         message: String,
     },
     /// The system has no memory for the cache.
-    #[error("no memory: {message}")]
+    #[error("cannot allocate memory: {message}")]
     Memory {
         /// The system's message.
         message: String,

@@ -1,8 +1,8 @@
 //! Models of policies that the object cache does not have: FIFO, CLOCK, LRU, SIEVE and W-TinyLFU.
 //!
 //! A model keeps hashes of keys in ordinary maps, and is limited by bytes like the cache. It
-//! compares hit ratios, not speed. An entry costs 40 bytes beside its key and value, the maximum
-//! overhead of the cache.
+//! compares hit ratios, not speed. An entry costs 40 bytes in addition to its key and value, the
+//! maximum overhead of the cache.
 
 use std::collections::HashMap;
 

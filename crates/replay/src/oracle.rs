@@ -66,7 +66,8 @@ impl<R: Read> Requests for Oracle<R> {
         let next = i64::from_le_bytes(record[16..].try_into().expect("eight bytes"));
         if !(-2..MAX_REQUESTS).contains(&next) && next != i64::MAX {
             return Err(self.malformed(format!(
-                "next access {next} is not a place in a trace: corrupt, or another format"
+                "next access {next} is not a position in a trace: the trace is corrupt, or has \
+                 another format"
             )));
         }
         self.records += 1;

@@ -198,7 +198,7 @@ impl Bank {
     }
 }
 
-/// Runs `work` in this many threads, and `beside` in one more until they have ended.
+/// Runs `work` in this many threads, and `beside` in one more thread until they have ended.
 fn in_threads(
     bank: &Arc<Bank>,
     threads: u64,

@@ -57,7 +57,7 @@ const OPEN_MAX: usize = 3;
 /// Runs a workload.
 ///
 /// # Errors
-/// A process read something other than what the model has.
+/// A process read something that differs from the model.
 pub fn run(seed: u64, ops: &[Op]) -> Outcome {
     guarded(|| {
         let mut driver = Driver::new(seed)?;
@@ -178,7 +178,7 @@ struct Driver {
     doubt: Option<Effect>,
     /// Whether branches are created at earlier moments.
     has_late_forks: bool,
-    /// Whether the last call of a merge failed because what it reads is not retained.
+    /// Whether the last call of a merge failed because the state that it reads is not retained.
     is_trimmed: bool,
     watches: Vec<Watch>,
     hashes: Hashes,
@@ -310,7 +310,7 @@ impl Driver {
     fn step(&mut self, random: &mut Random) -> Outcome {
         match self.act(random) {
             Err(Halt::Call(_)) if self.is_down() => {}
-            // What a killed process has read is not known to anyone.
+            // What a killed process has read is unknown.
             Err(Halt::Wrong(_)) if self.is_killed() => {}
             ended => ended?,
         }
@@ -433,7 +433,7 @@ impl Driver {
     /// Notes that a process has acknowledged the commit that was begun.
     fn acknowledge(&mut self, number: usize) -> Step {
         if self.member(number).process.is_dead() {
-            // Nobody has heard of it.
+            // No process has seen it.
             return Err(Halt::Call(Failure::new("the process is dead")));
         }
         if self.durability == Durability::Sync {
@@ -553,8 +553,8 @@ impl Driver {
         self.resolve()
     }
 
-    /// Finds out whether a commit that a killed process has begun is in the log: if so, it comes
-    /// before the next one.
+    /// Determines whether a commit that a killed process has begun is in the log; if so, it
+    /// precedes the next one.
     fn resolve(&mut self) -> Step {
         let Some(doubt) = self.doubt.take() else { return Ok(()) };
         self.arm_nothing();

@@ -11,8 +11,8 @@ const LONG_BYTES: usize = 64 << 10;
 pub struct Content {
     /// The length.
     pub bytes: u32,
-    /// The seed. Even seeds make bytes that compress well, odd ones bytes that do not. Of long
-    /// values of one even seed in four, only the first half compresses.
+    /// The seed. Even seeds make bytes that compress well, odd ones bytes that do not. For one even
+    /// seed in four, only the first half of each long value compresses.
     pub seed: u32,
 }
 

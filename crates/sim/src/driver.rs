@@ -279,7 +279,7 @@ impl Driver {
         self.settle(&Op::Reopen)
     }
 
-    /// Removes all faults, closes and opens the store once more, and compares all of it.
+    /// Removes all faults, closes and opens the store again, and compares all of it.
     ///
     /// # Errors
     /// The store differs from the model.

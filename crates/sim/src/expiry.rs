@@ -1,6 +1,6 @@
 //! Values that expire: transactions while time passes, checked against a model.
 //!
-//! One or two processes with clocks of their own share a store. A clock is behind or ahead of the
+//! One or two processes with separate clocks share a store. A clock is behind or ahead of the
 //! other, and is at times far ahead for a while. The power is cut, processes are killed, and
 //! background work is done step by step.
 //!
@@ -39,7 +39,7 @@ const SNAPSHOTS_MAX: usize = 3;
 /// The metadata of the commit by which an idle store advances its time.
 const TIME_ADVANCED: &[u8] = br#"{"time_advanced":true}"#;
 
-/// By how much a clock is ahead for a while.
+/// The amount by which a clock is ahead for a while.
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// The time after which an idle store trusts a clock that has jumped.

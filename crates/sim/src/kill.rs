@@ -28,7 +28,7 @@ use crate::kill::child::{
     KEPT, SYNC_EACH, THREADS, large_value, listed_key, number_key, pair_keys,
 };
 
-/// The child's work beside writing.
+/// The child's work other than writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
     /// Nothing.
@@ -453,7 +453,7 @@ fn look_at_backups(store: &Path) -> Outcome<u64> {
     Ok(whole)
 }
 
-/// The path of the child's backups: beside the store.
+/// The path of the child's backups: next to the store.
 pub(crate) fn backup_path(store: &Path, number: u64) -> PathBuf {
     store.with_file_name(format!("backup{number}"))
 }

@@ -16,7 +16,7 @@
 //! - [`sync`]: several stores exchange commits;
 //! - [`kill`]: a child process on a real disk is killed;
 //! - [`real`]: the power of a real file system is cut under such a child, its system calls fail,
-//!   other processes read beside it;
+//!   other processes read at the same time;
 //! - [`bank`]: many threads, whose history must be serializable;
 //! - [`workers`]: several processes on one store, killed, stopped and started again;
 //! - [`lists`]: the history of such processes must be strictly serializable;

@@ -394,7 +394,7 @@ impl Model {
     }
 
     /// Raises the floors above the versions that background work may have dropped. `open` are the
-    /// open moments beside the tagged ones, `newest` is the newest moment that may have been
+    /// open moments other than the tagged ones, `newest` is the newest moment that may have been
     /// visible, `now` the time of the clock.
     pub fn raise_floors(&mut self, open: &BTreeSet<u64>, newest: u64, now: u64) {
         let open: BTreeSet<u64> = open.iter().copied().chain(self.tagged()).collect();

@@ -173,7 +173,7 @@ pub enum Op {
         /// Upper bound on the keys, for calls that return keys one by one.
         limit: u32,
     },
-    /// Deletes a range of keys in a commit of its own.
+    /// Deletes a range of keys in a separate commit.
     DeleteRange {
         /// The keyspace's number.
         space: u8,

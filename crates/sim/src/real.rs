@@ -1,5 +1,5 @@
 //! Tests on real file systems: children write to a store while the power is cut, their system calls
-//! fail, or other processes read beside them.
+//! fail, or other processes read at the same time.
 //!
 //! [`power`] and [`members`] need root and loop devices, [`syscalls`] needs `strace`;
 //! `crates/sim/nightly` runs them all and reports missing prerequisites. Afterwards the store is

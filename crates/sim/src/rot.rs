@@ -82,8 +82,8 @@ fn damage_once(
     let len = bytes.len() as u64;
     let (at, piece_len) = piece(len, SECTOR_BYTES, 1, random);
     let (block, blocks_len) = piece(len, BLOCK_BYTES, 1 + random.below(MOST_BLOCKS), random);
-    // Combine only kinds of damage that are detectable together. A lost manifest beside an older
-    // log is not.
+    // Combine only kinds of damage that are detectable together. A lost manifest with an older log
+    // is not.
     match random.below(if twice { 14 } else { 16 }) {
         0 | 1 => {
             let count = 1 + random.below(4);

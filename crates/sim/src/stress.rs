@@ -39,9 +39,9 @@ const LOOK: Duration = Duration::from_millis(50);
 /// A child that has not exited this long after the request hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The memory that the process may hold beside the budget: the store's documented constant (8 MiB,
-/// and 64 KiB per thread including its own), and the memory of the child's threads: values, and
-/// very many open transactions in one of them.
+/// The memory that the process may hold in addition to the budget: the store's documented constant
+/// (8 MiB, and 64 KiB per thread including its own), and the memory of the child's threads: values,
+/// and very many open transactions in one of them.
 pub const SLACK_BYTES: u64 = (8 << 20)
     + (THREADS + 8) * (64 << 10)
     + THREADS * child::VALUES_BYTES_MAX
@@ -62,7 +62,7 @@ pub struct Stress {
     pub memory_bytes_max: u64,
     /// The longest life of a child.
     pub life_max: Duration,
-    /// Whether to accept memory above the budget, because a sanitizer takes memory of its own.
+    /// Whether to accept memory above the budget, because a sanitizer uses additional memory.
     pub any_memory: bool,
 }
 

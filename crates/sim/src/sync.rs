@@ -1,11 +1,11 @@
 //! Stores that exchange commits, checked against a model that knows every commit and its id.
 //!
-//! Two or three stores, each on a disk of its own, write to their branches, push, fetch, catch up,
+//! Two or three stores, each on a separate disk, write to their branches, push, fetch, catch up,
 //! are cloned and replaced. Within a transfer, the power of a store is cut, reads and reservations
 //! of memory fail, syncs fail, or another commit is made. The transfer is then repeated.
 //!
 //! The model computes the id of each commit from what the log of its store shows and from the
-//! parents that the model knows, so a store that changes a commit on its way is found out.
+//! parents that the model knows, so a commit changed during a transfer is detected.
 //!
 //! Clocks move by whole milliseconds, and values expire half a millisecond later, as in
 //! [`crate::expiry`].
@@ -241,7 +241,7 @@ impl Driver {
     /// Flushes, compacts, trims, or does other work on a store.
     fn maintain(&mut self, number: usize, random: &mut Random) -> Outcome {
         if !self.keeps_all() {
-            // Later, the log may lack what the ids follow from.
+            // Later, the log may lack the entries that the ids are computed from.
             self.resolve(number)?;
         }
         let db = self.stores[number].db().clone();
@@ -290,7 +290,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Opens a store again if its power was cut, and finds out what became of the last call.
+    /// Opens a store again if its power was cut, and determines the outcome of the last call.
     fn recover(&mut self, number: usize, random: &mut Random) -> Outcome {
         let is_cut = self.stores[number].is_down();
         while self.stores[number].is_down() || self.stores[number].db.is_none() {
@@ -336,7 +336,7 @@ impl Driver {
         commit: usize,
         id: Option<plimsoll::CommitId>,
     ) -> Outcome {
-        // The parents of a commit that the store has forgotten are no parents.
+        // Parents that the store has forgotten do not count.
         let known: Vec<usize> = {
             let parents = self.graph.commits[commit].parents.iter().copied();
             parents.filter(|parent| self.graph.commits[*parent].id.is_some()).collect()

@@ -45,9 +45,8 @@ pub struct TypedKeyspace<K, V> {
 }
 
 impl<K, V> TypedKeyspace<K, V> {
-    /// A typed handle to a keyspace that exists, for example one that
-    /// [`Db::create_keyspace`] returned with a retention of its own, or
-    /// [`Snapshot::keyspace`](plimsoll::Snapshot::keyspace).
+    /// A typed handle to a keyspace that exists, for example one that [`Db::create_keyspace`]
+    /// returned with its own retention, or [`Snapshot::keyspace`](plimsoll::Snapshot::keyspace).
     pub fn new(keyspace: Keyspace) -> Self {
         Self { keyspace, types: PhantomData }
     }

@@ -83,7 +83,7 @@ class Cache:
     ) -> None:
         for setting in settings:
             if setting not in DEFAULT_SETTINGS and not setting.startswith(("sqlite_", "disk_")):
-                raise TypeError(f"{setting!r} is not a setting of a cache")
+                raise TypeError(f"{setting!r} is not a cache setting")
         if not (isinstance(disk, type) and issubclass(disk, Disk)):
             raise ValueError(f"disk is a subclass of plimsoll.Disk, not {disk!r}")
         options = {"memory": memory, "durability": durability, "shared": shared}

@@ -393,7 +393,7 @@ def _load_datetime(plain: str | dict[str, Any]) -> datetime:
             return value.replace(tzinfo=ZoneInfo(plain["zone"]))
         except (KeyError, OSError):
             # Callers would take a `KeyError` or `OSError` for a missing key.
-            raise ValueError(f"the time zone {plain['zone']!r} is not known on this machine") from None
+            raise ValueError(f"the time zone {plain['zone']!r} is unknown on this machine") from None
     if "name" in plain:
         return value.replace(tzinfo=timezone(value.utcoffset() or timedelta(), plain["name"]))
     return value
@@ -459,7 +459,7 @@ def _msgpack() -> tuple[Callable[[Any, bool], bytes], Callable[[bytes], Any]]:
 
     def load_foreign(code: int, data: bytes) -> Any:
         if code != 1:
-            raise ValueError(f"MessagePack extension {code} is not known")
+            raise ValueError(f"unknown MessagePack extension {code}")
         return _from_json(json.loads(data))
 
     def pack(value: Any, is_key: bool = False) -> bytes:

@@ -64,7 +64,7 @@ class SharedStore:
     def _open_keyspaces(self, keep_history: bool) -> None:
         known = self.db.keyspaces()
         if self.read_only and _rows.META not in known:
-            raise ReadOnlyError(f"{self.path} holds no ZODB; open it for writing once")
+            raise ReadOnlyError(f"{self.path} does not contain a ZODB database; open it once for writing")
         spaces: list[Keyspace] = [
             self.db.keyspace(name) if self.read_only else self.db.keyspace(name, retention="latest")
             for name in _rows.KEYSPACES

@@ -33,13 +33,13 @@ fn flipped(bytes: &[u8], at: usize) -> Vec<u8> {
 }
 
 const WAYS: [(&str, Way); 7] = [
-    ("cut short", |bytes, _| Some(bytes[..bytes.len() - 1].to_vec())),
+    ("truncated", |bytes, _| Some(bytes[..bytes.len() - 1].to_vec())),
     ("empty", |_, _| Some(Vec::new())),
     ("first bit", |bytes, _| Some(flipped(bytes, 0))),
     ("bit in the middle", |bytes, _| Some(flipped(bytes, bytes.len() / 2))),
     ("last bit", |bytes, _| Some(flipped(bytes, bytes.len() - 1))),
     ("removed", |_, _| None),
-    ("set back or swapped", |_, other| Some(other.to_vec())),
+    ("exchanged or rolled back", |_, other| Some(other.to_vec())),
 ];
 
 #[test]

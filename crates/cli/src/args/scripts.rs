@@ -62,7 +62,7 @@ pub(crate) struct Shell {
     /// Create the store if it does not exist
     #[arg(long, conflicts_with = "read_only")]
     pub(crate) create: bool,
-    /// Open read-only; works beside any process that writes
+    /// Open read-only; works while other processes write
     #[arg(long)]
     pub(crate) read_only: bool,
     #[command(flatten)]

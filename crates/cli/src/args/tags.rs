@@ -12,7 +12,7 @@ pub(crate) enum Tag {
     List(TagList),
     /// Name a moment, which then stays readable
     Create(TagCreate),
-    /// Remove a tag; its moment is then kept only as retention says
+    /// Remove a tag; its moment is then kept only as long as retention allows
     Delete(TagDelete),
 }
 

@@ -194,7 +194,7 @@ pub(crate) enum Rule {
 fn parse_rule(text: &str) -> Result<(String, Rule), String> {
     let refusal = || {
         format!(
-            "`{text}` is no rule; write KEYSPACE=RULE with ours, theirs, newest, counter, text, \
+            "`{text}` is not a rule; write KEYSPACE=RULE with ours, theirs, newest, counter, text, \
              json, json-set or conflict"
         )
     };

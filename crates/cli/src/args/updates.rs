@@ -11,7 +11,7 @@ use super::{Keys, OnBranch};
 #[command(after_help = "\
 Prints the sum once it is durable. A number is 8 bytes, little endian, signed; a key without a \
 value counts as 0. Commands that add to one key at once do not conflict on main; on a branch they \
-are retried. A sum that does not fit into 64 bits, and a value that is no number, are errors.
+are retried. It is an error if the sum does not fit into 64 bits, or if the value is not a number.
 
 Examples:
   plimsoll add demo.plimsoll visits
@@ -53,7 +53,7 @@ pub(crate) struct Append {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit code 1: the key has another value, and keeps it.
+Exit code 1: the key's value differs, and stays unchanged.
 
 Examples:
   plimsoll cas demo.plimsoll job/1 waiting running

@@ -1,4 +1,4 @@
-//! `plimsoll archive`: brings what is new in a store into an archive. `restore` and `verify` of an
+//! `plimsoll archive`: sends new data of a store to an archive. `restore` and `verify` of an
 //! archive are here, too.
 
 use std::path::Path;
@@ -109,7 +109,7 @@ fn follow(
     }
 }
 
-/// Whether a later pass may succeed although nobody changes anything.
+/// Whether a later pass may succeed without any change by the user.
 fn passes(error: &Error) -> bool {
     matches!(
         error,

@@ -25,7 +25,7 @@ pub(crate) fn run(globals: &Globals, args: &Backup, output: &mut Output) -> Outc
             Fact::bytes("bytes copied", report.bytes_copied),
             Fact::bytes("bytes linked", report.bytes_linked),
         ];
-        output.report("The backup is made.", |output| output.facts(&facts))?;
+        output.report("The backup is complete.", |output| output.facts(&facts))?;
         Ok(Exit::Done)
     })?;
     if !args.verify {
@@ -34,13 +34,14 @@ pub(crate) fn run(globals: &Globals, args: &Backup, output: &mut Output) -> Outc
     if interrupt.was_received() {
         return Err(Failure::new(
             Exit::Interrupted,
-            "interrupted. The backup is made, and was not checked.",
+            "interrupted. The backup is complete, but was not checked.",
         ));
     }
     // Verification only reads, so it can be stopped at any moment.
     interrupt.exit_on_first_signal();
     let found = plimsoll::verify(&args.destination, store::options(globals), &mut |_| {})?;
-    output
-        .report("The backup is made, and was checked.", |output| verify::print(&found, output))?;
+    output.report("The backup is complete, and was checked.", |output| {
+        verify::print(&found, output)
+    })?;
     Ok(if found.damage.is_empty() { Exit::Done } else { Exit::No })
 }

@@ -81,7 +81,7 @@ impl Asked {
                 Ok(Self { before: before.to_owned(), after: after.to_owned(), prefix })
             }
             (Some(_), _, Some(_)) => Err(Failure::usage(format!(
-                "`{before}` names both moments; after it comes only a prefix of the keys"
+                "`{before}` names both moments; only a prefix of the keys may follow it"
             ))),
             (None, Some(after), prefix) => {
                 let not_text = |_| Failure::usage("the later moment is not valid UTF-8");

@@ -29,7 +29,7 @@ pub(crate) fn run(globals: &Globals, args: Dump, output: &mut Output) -> Outcome
     if let Some(name) = &args.keyspace {
         options = options.keyspace(name);
     }
-    // If processes share the store, join them: then they do not free what the dump reads.
+    // If processes share the store, join them, so that they do not free data that the dump reads.
     let (db, _) = store::open_to_follow(globals, &args.store)?;
     if to_stdout {
         let mut to = Sink { to: Box::new(io::stdout()), failure: None };

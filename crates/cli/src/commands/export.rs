@@ -28,10 +28,11 @@ pub(crate) fn run(globals: &Globals, args: &ExportGit, output: &mut Output) -> O
         say("interrupted; run the same command again to continue");
         return Ok(Exit::Interrupted);
     };
-    let why = "Git does not accept these keys as paths, or another key is a folder of theirs";
+    let why = "Git does not accept these keys as paths, or another key is one of their parent \
+               folders";
     print_items(&counts.unfit, ["key", "keys"], why, |key| show_bytes(&key[..key.len().min(200)]));
-    let why = "Git does not accept these names, or not beside that of another branch; rename them \
-               with `plimsoll branch rename`";
+    let why = "Git does not accept these names, or they collide with another branch's name; \
+               rename them with `plimsoll branch rename`";
     print_items(&counts.branches, ["branch", "branches"], why, Clone::clone);
     let written = count_of(counts.commits, "commit was exported", "commits were exported");
     output.report(&format!("However, {written}."), |output| {

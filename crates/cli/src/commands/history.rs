@@ -54,7 +54,7 @@ fn list(
     if versions == 0 && limit != Some(0) {
         return Err(Failure::new(
             Exit::No,
-            format!("there never was a key `{}`", show_key(key, false)),
+            format!("key `{}` never existed", show_key(key, false)),
         ));
     }
     Ok(Exit::Done)

@@ -58,7 +58,7 @@ pub(crate) fn explain(db: &Db, error: Error) -> Failure {
     let Ok(remotes) = db.remotes() else { return error.into() };
     let names: Vec<_> = remotes.into_iter().map(|remote| remote.name).collect();
     let known = match names.is_empty() {
-        true => "this store knows no other one".to_owned(),
+        true => "this store has no remotes".to_owned(),
         false => format!("there are: {}", names.join(", ")),
     };
     Failure::usage(format!("there is no remote `{name}`; {known}. `plimsoll remote add` adds one"))

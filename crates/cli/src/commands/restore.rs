@@ -30,11 +30,11 @@ pub(crate) fn run(globals: &Globals, args: &Restore, output: &mut Output) -> Out
     } else {
         let from = Input::find(&args.source)?.open()?;
         let report = Db::restore(&args.store, options, from)?;
-        let went_on = if report.went_on { "yes" } else { "no" };
+        let resumed = if report.resumed { "yes" } else { "no" };
         vec![
             Fact::new("newest GLSN", report.glsn.to_string(), report.glsn.0),
             Fact::count("changes", report.changes),
-            Fact::new("went on", went_on, report.went_on),
+            Fact::new("resumed", resumed, report.resumed),
         ]
     };
     output.report("The store is restored.", |output| output.facts(&facts))?;

@@ -101,7 +101,7 @@ fn of_store(db: &Db, stats: &Stats, sizes: &[KeyspaceSize]) -> Result<Vec<Fact>,
         oldest => glsn("first readable GLSN", oldest.0),
     });
     facts.extend(time(db, "first readable time", stats.oldest.max(stats.log.first).0)?);
-    facts.push(Fact::count("branches beside main", db.branches()?.len() as u64));
+    facts.push(Fact::count("branches other than main", db.branches()?.len() as u64));
     facts.push(Fact::new("id", id.clone(), id));
     let snapshots = stats.open_snapshots;
     facts.push(Fact::new(
@@ -213,13 +213,13 @@ fn of_process(member: &MemberInfo) -> Fact {
 
 fn of_io(stats: &Stats) -> Vec<Fact> {
     let io = &stats.io;
-    let now = if io.cached { "through the page cache" } else { "past the page cache" };
+    let now = if io.cached { "through the page cache" } else { "direct, bypassing the page cache" };
     let mut facts = vec![
         Fact::new("asked for", io.asked.to_string(), io.asked.to_string()),
-        Fact::new("reads go", now, if io.cached { "cached" } else { "direct" }),
+        Fact::new("reads", now, if io.cached { "cached" } else { "direct" }),
         Fact::count("switches", io.switches),
     ];
-    facts.extend(io.room_bytes.map(|bytes| Fact::bytes("free memory beside the budget", bytes)));
+    facts.extend(io.room_bytes.map(|bytes| Fact::bytes("free memory outside the budget", bytes)));
     facts
 }
 
@@ -301,14 +301,14 @@ fn of_evictor(stats: &Stats) -> Vec<Fact> {
     vec![
         Fact::count("rounds", evictor.rounds),
         Fact::count("victims", evictor.victims),
-        Fact::bytes("bytes made free", evictor.bytes),
-        Fact::bytes("of these for other things than pages", evictor.chunk_bytes),
+        Fact::bytes("bytes freed", evictor.bytes),
+        Fact::bytes("bytes freed for other uses than pages", evictor.chunk_bytes),
         Fact::count("woken for frames", evictor.woken_for_frames),
         Fact::count("woken for chunks", evictor.woken_for_chunks),
         Fact::count("woken inline", evictor.woken_inline),
         Fact::new("reaction", show_duration(reaction), reaction.as_secs_f64()),
         Fact::bytes("room for pages", evictor.room_bytes.0),
-        Fact::bytes("room for other things", evictor.room_bytes.1),
+        Fact::bytes("room for other uses", evictor.room_bytes.1),
     ]
 }
 
@@ -318,7 +318,7 @@ fn of_row_cache(stats: &Stats) -> Vec<Fact> {
         Fact::count("rows", cache.entries),
         Fact::bytes("bytes of rows", cache.live_bytes),
         Fact::bytes("bytes held", cache.held_bytes),
-        Fact::bytes("bytes at most now", cache.limit_bytes),
+        Fact::bytes("current limit", cache.limit_bytes),
         Fact::count("hits", cache.hits),
         Fact::count("misses", cache.misses),
         Fact::count("insertions", cache.insertions),

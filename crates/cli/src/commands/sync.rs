@@ -56,7 +56,7 @@ pub(crate) fn fetch(globals: &Globals, args: &Fetch, output: &mut Output) -> Out
 
 pub(crate) fn push(globals: &Globals, args: &Push, output: &mut Output) -> Outcome {
     let db = store::open_to_write(globals, &args.store, false, Durability::Sync)?;
-    // A name that is not known would be read as a path.
+    // An unknown name would be read as a path.
     if !is_address(&args.remote) && !db.remotes()?.iter().any(|it| it.name == args.remote) {
         let error = InvalidInput::NoRemote { name: args.remote.clone() };
         return Err(explain(&db, error.into()).advise(
@@ -81,7 +81,8 @@ pub(crate) fn pull(globals: &Globals, args: &Pull, output: &mut Output) -> Outco
             let theirs = format!("{remote}/{name}");
             let what = format!("changed on {name} and on {theirs}; nothing was written to {name}");
             let advice = format!(
-                "To decide, run `plimsoll merge {} {theirs} --into {name}` with --rule \
+                "To resolve the conflicts, run `plimsoll merge {} {theirs} --into {name}` with \
+                 --rule \
                  KEYSPACE=RULE: ours, theirs, newest, counter, text, json or json-set.",
                 args.store.display()
             );
@@ -142,7 +143,7 @@ fn of_other(db: &Db, remote: &str, error: Error) -> Failure {
     }
 }
 
-/// What was done to a branch.
+/// The change of a branch.
 struct Change {
     branch: String,
     from: Option<CommitId>,
@@ -175,7 +176,7 @@ impl Change {
     }
 }
 
-/// Closes the store, and prints what was done.
+/// Closes the store, and prints the result.
 fn report(
     db: Db,
     change: &Change,

@@ -125,14 +125,15 @@ pub(crate) fn cherry_pick(globals: &Globals, args: &CherryPick, output: &mut Out
     }
 }
 
-/// Reports conflicts, of which `what` is the cause.
+/// Reports conflicts; `what` is their cause.
 fn conflicts(conflicts: MergeSteps, what: &str, output: &mut Output) -> Outcome {
-    let advice = "To decide, use --rule KEYSPACE=RULE with ours, theirs, newest, counter, text, \
+    let advice = "To resolve the conflicts, use --rule KEYSPACE=RULE with ours, theirs, newest, \
+                  counter, text, \
                   json or json-set.";
     conflicts_with_advice(conflicts, &format!("{what}; nothing was written"), advice, output)
 }
 
-/// Reports conflicts: what is known of them, and how to decide them.
+/// Reports conflicts, and how to resolve them.
 pub(crate) fn conflicts_with_advice(
     conflicts: MergeSteps,
     what: &str,

@@ -68,11 +68,11 @@ pub(crate) fn cas(globals: &Globals, args: Cas, output: &mut Output) -> Outcome 
     if is_swapped {
         return Ok(Exit::Done);
     }
-    say(format_args!("`{}` has another value", show_key(&key, false)));
+    say(format_args!("the value of `{}` is not the expected one", show_key(&key, false)));
     Ok(Exit::No)
 }
 
-/// The expected value and the new one; `None` is no value.
+/// The expected value and the new one; `None` means no value.
 fn expected_and_new(
     values: Vec<Vec<u8>>,
     absent: bool,

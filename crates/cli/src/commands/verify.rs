@@ -12,7 +12,7 @@ use crate::progress::Progress;
 use crate::size::{count_of, show_size};
 use crate::store;
 
-/// Maximum number of attempts beside a process that writes.
+/// Maximum number of attempts while another process writes.
 const ATTEMPTS_MAX: u32 = 16;
 
 pub(crate) fn run(globals: &Globals, args: &Verify, output: &mut Output) -> Outcome {

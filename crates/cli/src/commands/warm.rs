@@ -10,7 +10,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Fact, Output};
 use crate::store;
 
-const IS_A_FILE: &str = "this is a file; a store is a folder, give another path";
+const IS_A_FILE: &str = "this is a file, but a store is a folder; give another path";
 const NO_STORE: &str = "there is no store here; check the path";
 
 pub(crate) fn run(globals: &Globals, args: &Warm, output: &mut Output) -> Outcome {
@@ -41,8 +41,8 @@ fn check_is_store(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// The contents of the image beside a store, and the reason if the store ignores it. A damaged
-/// image is not an error of the store.
+/// The contents of a store's image, and the reason if the store ignores it. A damaged image is not
+/// an error of the store.
 pub(crate) fn facts_of(globals: &Globals, store: &Path, db: &Db) -> Vec<Fact> {
     let mut image = match plimsoll::warm_image(store, &store::options(globals)) {
         Ok(image) => image,

@@ -124,7 +124,7 @@ impl Printer {
                 }
                 Err(error) => return Err(error.into()),
             };
-            // The deletion of a branch deletes what was written on it.
+            // Deleting a branch deletes everything that was written on it.
             if deleted.is_some() && commit.changes_branch()? {
                 continue;
             }

@@ -148,8 +148,8 @@ impl Ahead {
         Ok(Self { shared })
     }
 
-    /// Waits until the rows are open; `false` if they are not and `given_up` returns true. Called
-    /// once, before any row is taken.
+    /// Waits until the rows are open; returns `false` if `given_up` returns true before that.
+    /// Called once, before any row is taken.
     pub(crate) fn wait_until_open(&self, given_up: impl Fn() -> bool) -> Result<bool, Failure> {
         loop {
             let pending = |state: &mut State| state.opened.is_none() && state.block.end.is_none();

@@ -178,7 +178,7 @@ fn check_delimiter<R: BufRead>(records: &Records<R>, line: u64) -> Result<(), Pr
         Some((_, shown)) => Err(Problem::new(
             line,
             format!(
-                "the line has no comma, and `{shown}` seems to separate its fields; say \
+                "the line has no comma, and `{shown}` seems to separate its fields; use \
                  --delimiter '{shown}', or --delimiter , if there is one column"
             ),
         )),

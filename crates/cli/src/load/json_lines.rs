@@ -303,6 +303,6 @@ mod tests {
     #[test]
     fn endless_line_is_refused() {
         let problem = read(&"x".repeat((4 << 20) + 2), None).unwrap_err();
-        assert!(problem.message.contains("more than 4.0 MiB"));
+        assert!(problem.message.contains("longer than 4.0 MiB"));
     }
 }

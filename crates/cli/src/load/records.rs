@@ -149,8 +149,8 @@ impl<R: BufRead> Records<R> {
                         self.input.consume(used);
                         return Err(Problem::of_row(
                             self.line,
-                            "there is text after a closing quote; a quote inside a field is \
-                             written twice",
+                            "there is text after a closing quote; write a quote inside a field \
+                             twice",
                         ));
                     }
                     (State::FieldStart, b'"') if self.quotes => {
@@ -370,10 +370,10 @@ mod tests {
         let text = [b"a\n\"", &vec![b'x'; MAX + 10][..]].concat();
         let problem = read(&text, b',', true).unwrap_err();
         assert_eq!(problem.line, 2);
-        assert!(problem.message.contains("more than 4.0 MiB"), "{}", problem.message);
+        assert!(problem.message.contains("longer than 4.0 MiB"), "{}", problem.message);
         // Each delimiter ends a field, which takes memory too.
         let text = [&vec![b','; MAX / 4][..], b"\n"].concat();
         let problem = read_through(BufReader::new(&text[..]), b',', true).unwrap_err();
-        assert!(problem.message.contains("more than 4.0 MiB"), "{}", problem.message);
+        assert!(problem.message.contains("longer than 4.0 MiB"), "{}", problem.message);
     }
 }

@@ -188,7 +188,7 @@ impl<'a> Session<'a> {
         Ok(glsn.0)
     }
 
-    /// Writes into the open transaction, or into one of its own, which commits unless `write`
+    /// Writes into the open transaction, or into a separate one, which commits unless `write`
     /// returns that it wrote nothing. Creates the keyspace if it does not exist.
     fn write(
         &mut self,

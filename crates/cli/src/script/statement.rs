@@ -293,7 +293,7 @@ impl Line {
         match self.words.first() {
             Some(word) => {
                 let word = String::from_utf8_lossy(&word.bytes);
-                Err(format!("`{word}` is one word too many; quote a value that has blanks"))
+                Err(format!("unexpected word `{word}`; quote a value that contains spaces"))
             }
             None => Ok(()),
         }
@@ -378,7 +378,7 @@ mod tests {
             ("fetch a", "no command `fetch`"),
             ("put a", "a value"),
             ("put", "a key is missing"),
-            ("put a b c", "`c` is one word too many"),
+            ("put a b c", "unexpected word `c`"),
             ("get a --limit 3", "`--limit` is not an option"),
             ("get --a", "`--a` is not an option"),
             ("add n many", "`many` is not a number"),
@@ -386,7 +386,7 @@ mod tests {
             ("scan --limit", "--limit needs a value"),
             ("scan --limit many", "`many` is not a count"),
             ("get a --at -1", "`-1` is not a moment"),
-            ("begin now", "one word too many"),
+            ("begin now", "unexpected word"),
             ("use \\xff", "not text"),
         ] {
             let refusal = parse(line.as_bytes()).unwrap_err();

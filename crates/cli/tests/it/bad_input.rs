@@ -56,7 +56,7 @@ fn invalid_cursor_name_is_refused() {
     let store = folder.at("store");
     run(&["put", &store, "k", "v"]).ok();
     for command in [["cursor", "create", &store, ""].as_slice(), &["log", &store, "--cursor", ""]] {
-        let ran = run(command).fails(2, &["a name has 1 to 255 bytes"]);
+        let ran = run(command).fails(2, &["use 1 to 255 bytes"]);
         assert!(!ran.err.contains("keyspace"), "{}", ran.err);
     }
 }
@@ -103,7 +103,7 @@ fn overlong_value_is_refused_without_residue() {
     let output =
         plimsoll().args(["put", &store, "k"]).stdin(zeros.stdout.take().unwrap()).output().unwrap();
     let _ = zeros.wait();
-    Ran::of(output).fails(2, &["1 GiB", "this one has at least 1073"]);
+    Ran::of(output).fails(2, &["1 GiB", "the value has at least 1073"]);
     assert_eq!(run(&["get", &store, "k"]).ok().out, b"v");
     run(&["put", &store, "k", "w"]).ok();
     let bytes =

@@ -28,7 +28,7 @@ fn a_dump_with_history_is_restored_with_every_moment() {
     let shown = run(&["dump", &store, "--history", "-o", &file]).ok().text();
     assert!(shown.contains("commits"), "{shown}");
     let report = run(&["restore", &copy, &file, "--json"]).ok().json();
-    assert_eq!((&report["newest_glsn"], &report["went_on"]), (&8.into(), &false.into()));
+    assert_eq!((&report["newest_glsn"], &report["resumed"]), (&8.into(), &false.into()));
     for args in [
         &["log", "--ops"][..],
         &["history", "greeting"],
@@ -63,10 +63,10 @@ fn a_dump_that_was_cut_short_is_refused_and_the_whole_one_goes_on() {
     let copy = folder.at("copy");
     let cut = run_with_input(&["restore", &copy, "-"], &whole[..whole.len() - 20]);
     assert_eq!(cut.code, 4, "{}", cut.err);
-    assert!(cut.err.contains("cut short"), "{}", cut.err);
+    assert!(cut.err.contains("truncated"), "{}", cut.err);
     assert!(!fs::exists(&copy).unwrap());
     let report = run_with_input(&["restore", &copy, "-", "--json"], &whole).ok().json();
-    assert_eq!(report["went_on"], true);
+    assert_eq!(report["resumed"], true);
     assert_eq!(run(&["log", &copy]).ok().out, run(&["log", &store]).ok().out);
 }
 

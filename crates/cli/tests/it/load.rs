@@ -98,7 +98,7 @@ fn long_rows_need_max_row() {
     let rows = run(&["scan", &old, "--json"]).ok().out;
     let load = ["load", &new, "-", "--format", "jsonl", "--key", "key", "--value", "value"];
     run_with_input(&load, &rows)
-        .fails(2, &["line 1: a row of more than 4.0 MiB; raise the limit with --max-row"]);
+        .fails(2, &["line 1: the row is longer than 4.0 MiB; raise the limit with --max-row"]);
     for longest in ["6MiB", &u64::MAX.to_string()] {
         run_with_input(&[&load[..], &["--max-row", longest]].concat(), &rows).ok();
         assert_eq!(run(&["get", &new, "long"]).ok().text(), value);
@@ -111,7 +111,7 @@ fn long_rows_need_max_row() {
         2,
         &[
             "line 2",
-            "a row of more than 4.0 MiB (is a closing quote missing?); raise the limit with \
+            "the row is longer than 4.0 MiB (is a closing quote missing?); raise the limit with \
              --max-row",
         ],
     );
@@ -179,7 +179,7 @@ fn other_malformed_rows_name_their_line() {
     let cases: [(&str, &[u8], &[&str]); 6] = [
         ("open.csv", b"k,v\n1,2\n3,\"open\n4,5\n", &["line 3", "never closed"]),
         ("behind.csv", b"k,v\n\"1\"x,2\n", &["line 2", "closing quote"]),
-        ("long.csv", long.as_bytes(), &["line 3", "a key of 5,000 bytes; at most 4,096"]),
+        ("long.csv", long.as_bytes(), &["line 3", "the key has 5,000 bytes; the maximum is 4,096"]),
         ("bytes.csv", b"k,v\n1,\xff\n", &["line 2", "not UTF-8", "--value"]),
         ("twice.tsv", b"k\tk\n1\t2\n", &["line 1", "two columns are called `k`", "--no-header"]),
         ("key.jsonl", b"{\"id\":1}\n{\"id\":[]}\n", &["line 2", "is not a key"]),

@@ -58,7 +58,7 @@ fn malformed_rows_are_skipped_counted_and_listed() {
                 "line 3: the row has 1",
                 "line 4: there is text",
                 "line 7: a carriage return",
-                "line 8: a key of 5,000",
+                "line 8: the key has 5,000",
             ],
         ),
         (
@@ -68,10 +68,10 @@ fn malformed_rows_are_skipped_counted_and_listed() {
             &[
                 "line 2: not a JSON object",
                 "line 3: field `k` is not a key",
-                "line 4: a row of more than",
+                "line 4: the row is longer than",
             ],
         ),
-        ("tsv", &tsv, "1\ta\n2\tb\n", &["line 3: a row of more than"]),
+        ("tsv", &tsv, "1\ta\n2\tb\n", &["line 3: the row is longer than"]),
     ];
     for (format, text, rows, named) in cases {
         for batch in [&["--batch", "2"][..], &[]] {

@@ -59,7 +59,7 @@ fn backup_is_a_store_at_its_moment() {
     run(&["verify", &backup]).ok();
     run(&["put", &backup, "k7", "of its own"]).ok();
     assert_eq!(run(&["scan", &store, "--keys"]).ok().text(), "k1\nk2\nk3\nk4\nk5\nk6\n");
-    run(&["backup", &store, &backup]).fails(2, &["backup", "this path is in use already"]);
+    run(&["backup", &store, &backup]).fails(2, &["backup", "this path already exists"]);
     run(&["backup", &store, &format!("{store}/sub")]).fails(2, &["sub", "inside the store"]);
     let report = run(&["backup", "--copy", &store, &folder.at("copy"), "--json"]).ok().json();
     assert_eq!(report["bytes_linked"], 0);
@@ -76,7 +76,7 @@ fn failed_output_states_what_was_done() {
         Ran::of(plimsoll().args(arguments).stdout(full).output().unwrap())
     };
     into_full(&["backup", &store, &backup])
-        .fails(6, &["cannot write the output", "The backup is made."]);
+        .fails(6, &["cannot write the output", "The backup is complete."]);
     run(&["verify", &backup]).ok();
     let recovered = folder.at("recovered");
     into_full(&["recover", &backup, &recovered])
@@ -126,7 +126,7 @@ fn recover_rebuilds_a_damaged_index_and_keeps_the_source() {
     assert_eq!(run(&["scan", &dest, "--keys"]).ok().text(), "k1\nk2\nk3\nk4\nk5\n");
     run(&["verify", &dest]).ok();
     assert_eq!(run(&["verify", &store]).text(), found.text());
-    run(&["recover", &store, &dest]).fails(2, &["recovered", "this path is in use already"]);
+    run(&["recover", &store, &dest]).fails(2, &["recovered", "this path already exists"]);
     run(&["recover", &store, &format!("{store}/sub")]).fails(2, &["sub", "inside the store"]);
     run(&["recover", &store]).fails(2, &["--dry-run"]);
 }

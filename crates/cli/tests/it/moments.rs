@@ -257,7 +257,7 @@ fn trimmed_log_error_names_the_earliest_time() {
     run(&["trim", &store, "--until", "newest"]).ok();
     let refused = run(&["get", &store, "a", "--at", "1 hour ago"]);
     let message = refused.err.clone();
-    refused.fails(2, &["times before 20", "cannot be looked up any more", "as a GLSN (4 is"]);
+    refused.fails(2, &["times before 20", "can no longer be looked up", "as a GLSN (4 is"]);
     let since = message.split_whitespace().find(|word| word.ends_with('Z')).unwrap();
     for at in [since, "4", "now"] {
         run(&["scan", &store, "--at", at]).ok();

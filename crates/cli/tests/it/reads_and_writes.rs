@@ -40,7 +40,7 @@ fn missing_key_exits_with_1() {
     let store = folder.at("store");
     run(&["put", &store, "a", "1"]).ok();
     run(&["get", &store, "b"]).fails(1, &["plimsoll: there is no key `b` at GLSN 1"]);
-    run(&["history", &store, "b"]).fails(1, &["there never was a key `b`"]);
+    run(&["history", &store, "b"]).fails(1, &["key `b` never existed"]);
     assert_eq!(run(&["delete", &store, "b", "a"]).fails(1, &["there is no key `b`"]).text(), "2\n");
     run(&["get", &store, "a"]).fails(1, &["no key `a` at GLSN 2"]);
     assert_eq!(run(&["get", &store, "a", "--at", "1"]).ok().out, b"1");
@@ -406,7 +406,7 @@ fn values_expire_as_the_commands_say() {
         run(command).fails(1, &["`d`"]);
     }
     run(&["expire", &store, "d", "1m"]).fails(1, &["`d` has no value"]);
-    run(&["put", &store, "d", "1", "--ttl", "0s"]).fails(2, &["at least a microsecond"]);
+    run(&["put", &store, "d", "1", "--ttl", "0s"]).fails(2, &["at least one microsecond"]);
     run(&["put", &store, "e", "1", "--ttl", "1us"]).ok();
     run(&["get", &store, "e"]).fails(1, &["no key `e`"]);
     let lines = b"put f 1 --ttl 3m\nput g 1\nexpire g 4m\nput h 1 --ttl 3m\npersist h\n";

@@ -83,8 +83,7 @@ fn shell_reports_match_the_commands() {
     let stat = run_with_input(&["shell", &store, "--json"], b"stat --exact\n").ok().json();
     assert_eq!((&stat["store"]["keys"], &stat["store"]["newest_glsn"]), (&2.into(), &5.into()));
     run_with_input(&["shell", &store], b"use other\nput b 1\nhistory b\n").ok();
-    run_with_input(&["shell", &store], b"history nope\n")
-        .fails(1, &["there never was a key `nope`"]);
+    run_with_input(&["shell", &store], b"history nope\n").fails(1, &["key `nope` never existed"]);
     run_with_input(&["shell", &store], b"log --limit x\n")
         .fails(2, &["line 1", "`x` is not a count"]);
     run_with_input(&["shell", &store], b"log --follow\n").fails(2, &["plimsoll log"]);

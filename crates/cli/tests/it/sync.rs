@@ -189,7 +189,7 @@ fn remotes_are_added_listed_and_removed() {
             .fails(2, &["no remote `hub`", "there are: origin", "remote add"]);
     }
     run(&["remote", "remove", &ada, "hub"]).fails(2, &["no remote `hub`", "there are: origin"]);
-    run(&["fetch", &hub]).fails(2, &["no remote `origin`", "knows no other"]);
+    run(&["fetch", &hub]).fails(2, &["no remote `origin`", "has no remotes"]);
 
     // By a path.
     run(&["put", &ada, "milk", "1.10"]).ok();

@@ -130,7 +130,7 @@ fn errors_on_the_way_are_named() {
         &["no such host", "ended before the transfer did", "ended with exit status: 255"],
     );
     far.run(&["clone", &format!("chatty:{hub}"), &ada])
-        .fails(6, &["sent \"Welcome!", "the shell there prints nothing"]);
+        .fails(6, &["sent \"Welcome!", "shell on that machine prints nothing"]);
     far.run(&["clone", "ssh://-oProxyCommand=touch/hub", &ada]).fails(2, &["not the address"]);
     let mut missing = far.command(&["clone", &format!("host:{hub}"), &ada]);
     missing.env("PLIMSOLL_SSH", far.at("no such program"));
@@ -160,7 +160,7 @@ fn a_command_serves_a_store_if_the_user_permits_it() {
     assert_eq!(state(&ada, "main"), state(&hub, "main"));
     run(&["put", &ada, "milk", "1.00"]).ok();
     allowed(&["push", &ada]).fails(3, &["read-only"]);
-    allowed(&["clone", "exec:cat", &far.at("cat")]).fails(6, &["sends back what it receives"]);
+    allowed(&["clone", "exec:cat", &far.at("cat")]).fails(6, &["echoes its input"]);
     allowed(&["clone", "exec:true", &far.at("true")]).fails(6, &["ended before the transfer did"]);
     allowed(&["clone", "exec:echo hello", &far.at("echo")]).fails(6, &["sent \"hello"]);
 }

@@ -109,7 +109,7 @@ fn bad_input_of_reverts_and_resets_is_refused() {
     run(&["revert", &store, "0"]).fails(2, &["is not a commit"]);
     run(&["revert", &store, "yesterday"]).fails(2, &["is not a commit", "plimsoll log"]);
     run(&["revert", &store, "1", "--rule", "default"]).fails(2, &["KEYSPACE=RULE"]);
-    run(&["revert", &store, "1", "--rule", "default=older"]).fails(2, &["is no rule"]);
+    run(&["revert", &store, "1", "--rule", "default=older"]).fails(2, &["is not a rule"]);
     run(&["revert", &store, "1", "--rule", "none=ours"]).fails(2, &["there is no keyspace `none`"]);
     run(&["reset", &store]).fails(2, &["--to"]);
     run(&["reset", &store, "--to", "99"]).fails(2, &["in the future"]);

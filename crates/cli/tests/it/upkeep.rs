@@ -115,8 +115,7 @@ fn trim_until_newest_frees_the_whole_log() {
     for at in ["newest", "0 seconds ago", &newest.to_string()] {
         assert_eq!(run(&["get", &store, "key00", "--at", at]).ok().out, b"value", "{at}");
     }
-    run(&["get", &store, "key00", "--at", "2001-01-01"])
-        .fails(2, &["cannot be looked up any more"]);
+    run(&["get", &store, "key00", "--at", "2001-01-01"]).fails(2, &["can no longer be looked up"]);
     run(&["put", &store, "key00", "again"]).ok();
     assert_eq!(run(&["get", &store, "key00"]).ok().out, b"again");
     run(&["verify", &store]).ok();

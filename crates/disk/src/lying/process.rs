@@ -124,7 +124,7 @@ impl Process {
         state.stop_at_change = Some(AtChange { nth, ..change });
     }
 
-    /// Kills the process when one of its syncs fails, so that no other process learns of the
+    /// Kills the process when one of its syncs fails, so that no other process is notified of the
     /// failure.
     pub fn kill_at_failed_sync(&self) {
         self.state().killed_by_failed_sync = true;

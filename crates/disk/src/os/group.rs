@@ -12,7 +12,7 @@
 //!    the `umask`; a folder that its group may write to passes the group's permissions on.
 //! 4. Existing files are left unchanged.
 //! 5. A folder never has its final name without its owner and permissions. If a process is killed
-//!    before it has renamed one, it leaves an empty folder `NAME.new-PID-NUMBER` beside it, which
+//!    before it has renamed one, it leaves an empty folder `NAME.new-PID-NUMBER` next to it, which
 //!    is never read.
 
 use std::io;

@@ -162,7 +162,7 @@ pub(super) fn is_in_use(dir: &Place<'_>) -> io::Result<bool> {
             let _ = rustix::fs::flock(&folder, FlockOperation::Unlock);
             Ok(false)
         }
-        // If the system does not say, assume that it is in use.
+        // If the system does not report this, assume that it is in use.
         Err(_) => Ok(true),
     }
 }
@@ -185,8 +185,7 @@ fn held(file: &Place<'_>, folder: Identity) -> LockError {
         }
         Some(pid) if here == Some(pid) => {
             format!(
-                "in process {pid}, which this process is a fork of; close it there, or open \
-                 read-only"
+                "in process {pid}, which forked this process; close it there, or open read-only"
             )
         }
         Some(pid) if is_running(pid) => {

@@ -63,8 +63,8 @@ pub(crate) struct ChangedPaths<'c> {
 }
 
 impl<'c> ChangedPaths<'c> {
-    /// The changes of `commit`, whose first parent has the root tree `base`. Keys that are no paths
-    /// are passed to `left_out`.
+    /// The changes of `commit`, whose first parent has the root tree `base`. Keys that are not
+    /// valid paths are passed to `left_out`.
     pub(crate) fn open(
         commit: &'c Commit,
         is_imported: bool,

@@ -78,7 +78,7 @@ impl Target {
         };
         if !same(&folder, path) && !path.join(".git").exists() {
             return Err(refused(
-                "it is no Git repository; give a repository, or a folder that is new or empty",
+                "it is not a Git repository; give a repository, or a new or empty folder",
             ));
         }
         let git = Git::in_repository(&folder).raw();
@@ -89,7 +89,7 @@ impl Target {
         };
         if format.is_some_and(|format| format != found) {
             return Err(refused(
-                "it has ids of another kind (SHA-1 or SHA-256) than the imported repository",
+                "its object format (SHA-1 or SHA-256) differs from that of the imported repository",
             ));
         }
         let folder = git.ask(&["rev-parse", "--path-format=absolute", "--git-path", "objects"])?;

@@ -156,7 +156,7 @@ fn read_start(output: &mut impl BufRead) -> io::Result<Piece> {
             return Ok(Piece::Start);
         }
     }
-    Err(not_understood(b"a line without end"))
+    Err(not_understood(b"an unterminated line"))
 }
 
 /// Parses `:100644 100644 <name> <name> M`, zero byte, path, zero byte.

@@ -9,7 +9,7 @@ use crate::object_id::ObjectId;
 use crate::objects::missing;
 use crate::process::{Git, Input, Process};
 
-/// The commits that some tips lead to.
+/// The commits reachable from some tips.
 #[derive(Debug)]
 pub(crate) struct CommitList {
     list: Process,
@@ -18,7 +18,7 @@ pub(crate) struct CommitList {
 }
 
 impl CommitList {
-    /// The commits that `tips` lead to, without those that `known` lead to.
+    /// The commits reachable from `tips`, without those reachable from `known`.
     pub(crate) fn open(git: &Git, tips: &[ObjectId], known: &[ObjectId]) -> Result<Self> {
         let mut list = rev_list(git, &["--topo-order"], tips, known)?;
         let names = Input::Of(list.take_output());

@@ -27,7 +27,7 @@ use crate::tree::{PLAIN, Tree};
 
 /// Contents of more bytes are streamed.
 const PIECE_BYTES: u64 = 64 * 1024;
-/// Maximum size of an object that only tags lead to, because such objects are read whole.
+/// Maximum size of an object that is reachable only from tags, because such objects are read whole.
 const TAGGED_BYTES_MAX: u64 = 8 << 20;
 
 /// An import of all commits, branches and tags of a repository. It can be dropped between two
@@ -69,7 +69,7 @@ struct Plan {
     head: Head,
     known: Vec<Ref>,
     refs: Vec<Ref>,
-    /// For each of `refs`, the commit that it leads to; `None` if it leads to another object.
+    /// For each of `refs`, the commit that it refers to; `None` if it refers to another object.
     tips: Vec<Option<ObjectId>>,
 }
 
@@ -214,7 +214,7 @@ impl<'a> WholeImport<'a> {
                 records::put_ref(self.db, found)?;
             }
         }
-        // Write it last: the next import assumes that everything that it leads to is imported.
+        // Write it last: the next import assumes that everything reachable from it is imported.
         records::put_head(self.db, &head)?;
         Ok(self.counts)
     }
@@ -308,7 +308,7 @@ fn parents(commit: &[u8]) -> Vec<ObjectId> {
     lines.map_while(|line| ObjectId::parse(line.strip_prefix(b"parent ")?)).collect()
 }
 
-/// The name of the branch that is imported to main; `None` if it is no branch.
+/// The name of the branch that is imported to main; `None` if it is not a branch.
 fn main_ref(git: &Git, repository: &Repository) -> Result<Option<String>> {
     let options = ["rev-parse", "--symbolic-full-name", "--end-of-options", repository.branch()];
     let answer = git.ask(&options)?;
@@ -318,7 +318,7 @@ fn main_ref(git: &Git, repository: &Repository) -> Result<Option<String>> {
 }
 
 /// Follows `id` through tags and records each of them. Returns the commit at their end. If there is
-/// a tree or blob instead, records it with all objects that it leads to, and returns `None`.
+/// a tree or blob instead, records it with all objects reachable from it, and returns `None`.
 fn tagged(db: &Db, objects: &mut Objects, id: &ObjectId) -> Result<Option<ObjectId>> {
     let mut id = *id;
     loop {
@@ -344,7 +344,7 @@ fn tagged(db: &Db, objects: &mut Objects, id: &ObjectId) -> Result<Option<Object
     }
 }
 
-/// Records a tree or blob, and all objects that it leads to.
+/// Records a tree or blob, and all objects reachable from it.
 fn record_below(db: &Db, objects: &mut Objects, id: ObjectId) -> Result<()> {
     if records::has_object(db, &id)? {
         return Ok(());
@@ -356,8 +356,8 @@ fn record_below(db: &Db, objects: &mut Objects, id: ObjectId) -> Result<()> {
         let (kind, bytes) = objects.find(&id)?.ok_or_else(|| missing(&id))?;
         if bytes > TAGGED_BYTES_MAX {
             return Err(Error::unreadable(format!(
-                "object {id} has {bytes} bytes, and only tags lead to it; such objects may have up \
-                 to {TAGGED_BYTES_MAX}"
+                "object {id}, which is reachable only from tags, has {bytes} bytes; the maximum \
+                 is {TAGGED_BYTES_MAX}"
             )));
         }
         let (_, bytes) = objects.read(&id)?;
@@ -366,7 +366,7 @@ fn record_below(db: &Db, objects: &mut Objects, id: ObjectId) -> Result<()> {
     Ok(())
 }
 
-/// The given trees and blobs, and all trees and blobs that they lead to.
+/// The given trees and blobs, and all trees and blobs reachable from them.
 fn below(
     objects: &mut Objects,
     from: impl IntoIterator<Item = ObjectId>,
@@ -394,7 +394,7 @@ struct Writer<'w> {
     counts: &'w mut Counts,
     /// Irregular trees.
     whole: BTreeSet<ObjectId>,
-    /// Objects that only irregular trees lead to.
+    /// Objects that are reachable only from irregular trees.
     extras: Vec<ObjectId>,
 }
 
@@ -421,7 +421,7 @@ impl Writer<'_> {
         let bytes = bytes + first.iter().len() as u64;
         if bytes > MAX_VALUE_BYTES {
             return Err(Error::unreadable(format!(
-                "a file has {bytes} bytes; a value of the store has up to {MAX_VALUE_BYTES}"
+                "a file has {bytes} bytes; the maximum is {MAX_VALUE_BYTES}"
             )));
         }
         let (space, key) = match to {
@@ -443,8 +443,8 @@ impl Writer<'_> {
         Ok(put?)
     }
 
-    /// Puts the objects of a commit that the store keeps whole: irregular trees, the objects that
-    /// only those lead to, and the commit if its metadata does not determine it.
+    /// Puts the objects of a commit that the store keeps whole: irregular trees, the objects
+    /// reachable only from those, and the commit if its metadata does not determine it.
     fn put_objects(&mut self, objects: &mut Objects, commit: &Commit, bytes: &[u8]) -> Result<()> {
         let mut whole = std::mem::take(&mut self.whole);
         whole.extend(below(objects, std::mem::take(&mut self.extras))?);

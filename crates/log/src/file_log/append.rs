@@ -402,10 +402,10 @@ fn write(
     Ok(())
 }
 
-/// Starts the next segment; the active one is sealed as `seal` says. Nothing is synced: the next
-/// sync makes the old segment durable, then the new one, and then renames the new one to its final
-/// name. If the disk has no room, this fails and changes nothing. The next record's timestamp will
-/// be greater than `timestamp_floor`.
+/// Starts the next segment; the active one is sealed according to `seal`. Nothing is synced: the
+/// next sync makes the old segment durable, then the new one, and then renames the new one to its
+/// final name. If the disk has no room, this fails and changes nothing. The next record's timestamp
+/// will be greater than `timestamp_floor`.
 fn roll_to_new_segment(
     log: &OpenLog,
     order: &mut Order,

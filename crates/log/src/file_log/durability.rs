@@ -129,7 +129,7 @@ impl DurabilityState {
         Ready::make(&self.tail, &self.unsynced_blobs, &self.env)
     }
 
-    /// The right to write to the active segment, and how far.
+    /// The right to write to the active segment, and its end.
     pub(crate) fn writer_and_ready(
         &self,
     ) -> Result<(MutexGuard<'_, SegmentWriter>, Ready), LogError> {

@@ -42,7 +42,7 @@ impl OpenLog {
         // Durable first: it never passes `next`.
         let mut durable = self.durability.group.durable();
         if let Some(members) = self.env.members() {
-            // Another member may have synced what is here.
+            // Another member may have synced these records already.
             durable = durable.max(members.marks.durable_glsn().min(self.tail.last()));
         }
         Bounds { first: self.segments.first(), next: self.tail.next(), durable }

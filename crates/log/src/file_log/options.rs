@@ -71,7 +71,7 @@ pub struct FileLogOptions {
     /// segments. Without them, waiters and closing sync, and a segment is sealed before the next
     /// one is due.
     pub background: bool,
-    /// The threads of the background jobs; by default the log has a thread of its own for them.
+    /// The threads of the background jobs; by default the log has its own thread for them.
     pub job_pool: Arc<JobPool>,
     /// The id of a new log; random by default.
     pub id: Option<u128>,

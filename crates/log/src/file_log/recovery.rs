@@ -113,7 +113,7 @@ fn create_log(
     if let Some(known) = options.known.filter(|known| known.glsn > Glsn::NONE) {
         return Err(LogError::Forked {
             glsn: known.glsn,
-            what: "an entry was known, but the log is missing".to_owned(),
+            what: "the log is missing, although it is known to have had this entry".to_owned(),
         });
     }
     let log_id = match options.id {
@@ -148,6 +148,6 @@ fn check_known(log: &OpenLog) -> Result<(), LogError> {
     }
     Err(LogError::Forked {
         glsn: known.glsn,
-        what: "its chain hash differs from the known one".to_owned(),
+        what: "its chain hash differs from the recorded one".to_owned(),
     })
 }

@@ -56,7 +56,7 @@ impl BlobTrailer {
     pub fn decode(payload: &[u8]) -> Result<Self, HeaderError> {
         if payload.len() != BLOB_TRAILER_BYTES || payload[..8] != MAGIC {
             return Err(HeaderError::Bad(
-                "the file does not end like a blob file: it was never finished",
+                "the file has no trailer of a blob file: it was never finished",
             ));
         }
         check_format(u32_at(payload, 8), u32_at(payload, 16)).map_err(HeaderError::Newer)?;

@@ -33,10 +33,10 @@ pub fn first_fragment(block_number: u32) -> usize {
 pub fn check_block(block: &[u8], block_number: u32, segment_seed: u64) -> Result<usize, BadBlock> {
     let bad = |at, what: &str| BadBlock { at, what: what.to_owned() };
     if block.len() != BLOCK_BYTES {
-        return Err(bad(0, "the block is cut short"));
+        return Err(bad(0, "the block is truncated"));
     }
     let Some(block_offset) = block_number.checked_mul(BLOCK_BYTES as u32) else {
-        return Err(bad(0, "the block lies beyond what a segment may hold"));
+        return Err(bad(0, "the block is beyond the maximum size of a segment"));
     };
     if block_number == 0 {
         SegmentHeader::decode(block).map_err(|error| match error {

@@ -102,7 +102,7 @@ impl TableHeader {
     /// The bytes are not a header of a format that this version reads.
     pub fn decode(payload: &[u8]) -> Result<Self, HeaderError> {
         if payload.len() < TABLE_HEADER_BYTES || payload[..8] != MAGIC {
-            return Err(HeaderError::Bad("the file does not begin like an offset table"));
+            return Err(HeaderError::Bad("the file has no header of an offset table"));
         }
         check_format(u32_at(payload, 8), u32_at(payload, 16)).map_err(HeaderError::Newer)?;
         let header = Self {

@@ -104,7 +104,7 @@ impl RecordHeader {
     /// The numbers are impossible, or of a newer format.
     pub fn decode(bytes: &[u8]) -> Result<Self, Refusal> {
         if bytes.len() < RECORD_HEADER_BYTES {
-            return Err(Refusal::bad("a record's header is cut short"));
+            return Err(Refusal::bad("a record's header is truncated"));
         }
         if u32::from(bytes[20]) != FORMAT_VERSION
             || bytes[21] != CODEC_NONE

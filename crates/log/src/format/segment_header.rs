@@ -82,12 +82,10 @@ impl SegmentHeader {
     /// The bytes are not a header of a format that this version reads.
     pub fn decode(bytes: &[u8]) -> Result<Self, HeaderError> {
         if bytes.len() < SEGMENT_HEADER_BYTES {
-            return Err(HeaderError::Bad("the segment's header is cut short"));
+            return Err(HeaderError::Bad("the segment's header is truncated"));
         }
         if bytes[..8] != MAGIC {
-            return Err(HeaderError::Bad(
-                "the file does not begin like a segment of a Plimsoll log",
-            ));
+            return Err(HeaderError::Bad("the file has no header of a segment of a Plimsoll log"));
         }
         if u64_at(bytes, CHECKED_BYTES) != checksum(SEED, &bytes[..CHECKED_BYTES]) {
             return Err(HeaderError::Bad("the checksum of the segment's header does not match"));

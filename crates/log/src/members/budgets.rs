@@ -36,7 +36,7 @@ pub enum First {
     },
 }
 
-/// The memory of this member beside the others'.
+/// The memory of this member, in relation to the others'.
 pub struct Budgets {
     table: Arc<Table>,
     slots: Arc<Slots>,
@@ -166,9 +166,9 @@ impl Budgets {
         self.table.notify();
     }
 
-    /// Publishes that this member keeps the budget that it had before [`Budgets::grow`]. Wakes
-    /// nobody, because this member would wake itself and try to grow again and again. A member that
-    /// got less memory meanwhile checks again soon.
+    /// Publishes that this member keeps the budget that it had before [`Budgets::grow`]. Does not
+    /// wake anyone, because this member would wake itself and try to grow again and again. A member
+    /// that got less memory meanwhile checks again soon.
     pub fn has_not_grown(&self, bytes: u64) {
         self.table.set(SlotWord::Budget, bytes);
     }
@@ -226,7 +226,7 @@ mod tests {
 
     const TOTAL: u64 = 96;
 
-    /// A store whose members run in processes of their own, with a clock that stands still.
+    /// A store whose members run in separate processes, with a clock that stands still.
     struct World {
         disk: LyingDisk,
         clock: Arc<ManualClock>,

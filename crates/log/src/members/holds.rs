@@ -186,7 +186,7 @@ mod tests {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
         let (stopped, other) = (members(&disk, true), members(&disk, false));
         let removed = stopped.holds.unless_held(|removal| {
-            // Suspended before it has published what it frees: it will free nothing.
+            // Suspended before publishing what to free, so it frees nothing.
             let held = other.holds.hold_files().unwrap();
             assert_eq!(held.gone_below(), Glsn::NONE.next());
             assert!(!removal.may_free_below(Glsn(30)));

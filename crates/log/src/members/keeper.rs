@@ -2,7 +2,7 @@
 //!
 //! The keeper holds an operating-system lock, which is released when its process ends. A process
 //! may also be suspended, or hang, and keep the lock. Then another member begins a new
-//! *generation*, whose keeper has a lock of its own. The previous keeper has lost its role when it
+//! *generation*, whose keeper has its own lock. The previous keeper has lost its role when it
 //! resumes, but it may resume in the middle of any operation. Therefore a new keeper changes
 //! nothing before it has installed a manifest. A previous keeper that resumes after that finds its
 //! manifest number taken, and removes only files that its last installed manifest does not name.

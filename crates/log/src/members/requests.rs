@@ -60,7 +60,7 @@ impl Requests {
         self.ask(RequestKind::Trim)
     }
 
-    /// Below which GLSN members have asked to trim the log.
+    /// The GLSN below which members have requested a trim of the log.
     pub fn trim_requested(&self) -> Glsn {
         Glsn(self.table.word(TRIM_WANTED))
     }

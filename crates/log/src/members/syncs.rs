@@ -40,7 +40,7 @@ impl Syncs {
         }
     }
 
-    /// Takes the lock of syncs, unless `is_needless` says that a sync is no longer needed.
+    /// Takes the lock of syncs, unless `is_needless` returns true.
     pub(crate) fn take_sync(&self, is_needless: &dyn Fn() -> bool) -> Result<Got, LogError> {
         self.sync.take(self.table.timeout, self.table.here(), is_needless)
     }

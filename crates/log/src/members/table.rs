@@ -178,7 +178,7 @@ impl Table {
         self.access != Access::Writes
     }
 
-    /// Whether other members retain what this process reads.
+    /// Whether other members retain the data that this process reads.
     pub fn has_slot(&self) -> bool {
         self.slot < SLOTS
     }

@@ -69,7 +69,7 @@ pub(super) const PREPARES: u64 = 1 << 32;
 pub(super) const MAGIC: usize = 0;
 const END_AT: usize = 8;
 const DURABLE_AT: usize = 24;
-/// The words that say what is durable.
+/// The words that publish what is durable.
 pub(super) const DURABLE: RangeInclusive<usize> = DURABLE_AT..=32;
 /// The holder of the turn, since when it holds it, how many members wait, and the word that they
 /// wait on.
@@ -99,7 +99,7 @@ pub(super) const RESTING: usize = 23;
 pub(super) const LOG_FIRST: usize = 61;
 /// The memory of all members together; 0 if each member has its own budget.
 pub(super) const MEMORY_TOTAL: usize = 62;
-/// Up to which GLSN some member wants the log trimmed.
+/// The GLSN up to which some member wants the log trimmed.
 pub(super) const TRIM_WANTED: usize = 63;
 /// How many processes wait for the next sync, and how many are expected.
 pub(crate) const SYNCS: Gathered = Gathered { arrived: 35, expected: 36 };
@@ -118,7 +118,7 @@ pub(super) const TRIM: Request = Request { asked: 4, done: 5, failed: 6 };
 /// Slots of members.
 pub(crate) const SLOTS: usize = 64;
 pub(super) const SLOTS_AT: usize = 64;
-/// A slot has a cache line of its own.
+/// A slot has its own cache line.
 pub(super) const SLOT_WORDS: usize = 16;
 pub(super) const SLOTS_END: usize = SLOTS_AT + SLOTS * SLOT_WORDS;
 

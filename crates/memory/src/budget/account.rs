@@ -130,7 +130,7 @@ impl fmt::Debug for Account {
     }
 }
 
-/// The charge of one holder; given back on drop.
+/// The charge of one holder; returned on drop.
 pub struct Charge {
     account: Arc<Account>,
     bytes: u64,
@@ -267,8 +267,8 @@ mod loom_tests {
     use super::*;
     use crate::budget::Backing;
 
-    /// One holder gives back enough to shrink the lease, while another charges more than the rest
-    /// of it. The lease covers all charges at the end.
+    /// One holder returns enough to shrink the lease, while another charges more than the rest of
+    /// it. The lease covers all charges at the end.
     #[test]
     fn loom_charge_during_a_shrink_is_covered() {
         loom::model(|| {

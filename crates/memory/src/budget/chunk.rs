@@ -9,8 +9,8 @@ use std::sync::Arc;
 pub use crate::arena::CHUNK_BYTES;
 use crate::budget::{Inner, Kind};
 
-/// 64 KiB of the arena with exclusive access; given back on drop. The contents are those of the
-/// last holder.
+/// 64 KiB of the arena with exclusive access; returned on drop. The contents are those of the last
+/// holder.
 pub struct Chunk {
     address: NonNull<u8>,
     id: u32,

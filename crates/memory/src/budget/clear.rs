@@ -5,7 +5,7 @@
 //! that must get it from its host.
 //!
 //! Invariants:
-//! 1. Only chunks of the budget are touched: they are taken, touched and given back, while resizes
+//! 1. Only chunks of the budget are touched: they are taken, touched and returned, while resizes
 //!    wait.
 //! 2. While a block is touched, at least [`never_taken_min`] other chunks remain that were never
 //!    taken, so that no request fails because of the block.
@@ -63,7 +63,7 @@ impl Budget {
         for chunk in &mut chunks {
             chunk.iter_mut().step_by(MAPPING_ALIGN).for_each(|byte| *byte = 0);
         }
-        // The budget hands out the chunk that was given back last, so give the first one back last.
+        // The budget hands out the chunk that was returned last, so return the first one last.
         while chunks.pop().is_some() {}
         bytes
     }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use crate::arena::CHUNKS_PER_BLOCK;
 
 /// The free chunks. From the front: chunks pushed to the front, chunks never taken (the last number
-/// first), and chunks given back (the latest last).
+/// first), and chunks returned (the latest last).
 #[derive(Debug, Default)]
 pub(super) struct Free {
     front: VecDeque<u32>,

@@ -14,7 +14,7 @@ pub(super) const RECLAIMED_AT_ONCE: usize = 16;
 /// Chunks given to the system per acquisition of the lock.
 pub(super) const DECOMMIT_BATCH: usize = 64;
 
-/// A claim on the budget for heap memory; given back on drop.
+/// A claim on the budget for heap memory; returned on drop.
 pub struct Lease {
     inner: Arc<Inner>,
     pub(super) kind: Kind,

@@ -8,8 +8,8 @@ use crate::sync::MutexGuard;
 
 /// A holder of memory that can give some back on request.
 pub trait Reclaim: Send + Sync {
-    /// Gives back up to `chunks` chunks (by dropping them) and returns how many it gave. Must not
-    /// take memory from the budget, and must not wait for a thread that might.
+    /// Releases up to `chunks` chunks (by dropping them) and returns how many. Must not take
+    /// memory from the budget, and must not wait for a thread that might.
     fn reclaim(&self, chunks: usize) -> usize;
 }
 
@@ -70,7 +70,7 @@ impl Inner {
             .collect();
         let given = reclaimers.iter().any(|reclaimer| reclaimer.reclaim(chunks) > 0);
         // Drop them without the lock: this may be the last owner of a reclaimer, whose drop takes
-        // the lock to give back its memory.
+        // the lock to return its memory.
         drop(reclaimers);
         let state = self.lock();
         // Another thread, such as the evictor or a reclaimer asked by another caller, may have

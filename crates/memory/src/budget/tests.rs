@@ -67,7 +67,7 @@ fn held_chunks_survive_the_release_of_their_block() {
     let budget = Budget::new(1024 * CHUNK_BYTES as u64, Backing::Mapped).unwrap();
     let mut held: Vec<Chunk> = (0..1000).map(|_| budget.take(Kind::Memtable).unwrap()).collect();
     held.drain(..60);
-    // 24 chunks were never taken; 60 were given back.
+    // 24 chunks were never taken; 60 were returned.
     drop(budget.lease(Kind::Sort, 80 * CHUNK_BYTES as u64).unwrap());
     held.extend((0..84).map(|_| budget.take(Kind::Memtable).unwrap()));
     assert_eq!(budget.free_bytes(), 0);

@@ -3,14 +3,14 @@
 //! Invariants:
 //! 1. Only the first in the queue retries. A thread that arrives while others wait queues behind
 //!    them, even if memory has just come free.
-//! 2. A thread gives up after [`WaitLimits::idle`] without progress: no memory was given back, no
+//! 2. A thread gives up after [`WaitLimits::idle`] without progress: no memory was returned, no
 //!    waiter was served, and no operation that frees memory is in progress. Even with progress, it
 //!    gives up after [`WaitLimits::longest`], not counting the time of its own attempts.
-//! 3. If no memory was given back since a wait timed out, and no operation that frees memory is in
+//! 3. If no memory was returned since a wait timed out, and no operation that frees memory is in
 //!    progress, the next request is refused at once, because it would time out too.
 //!
-//! Memory that the page pool and the object cache give back does not count, because each attempt
-//! asks them itself.
+//! Memory that the page pool and the object cache return does not count, because each attempt asks
+//! them itself.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,7 +22,7 @@ use super::Budget;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// The first in the queue retries after this time at the latest: memory may become available
-/// without being given back (a page is released).
+/// without being returned (a page is released).
 const STEP: Duration = Duration::from_millis(5);
 
 /// The place of a thread that arrives while others wait.
@@ -84,7 +84,7 @@ impl WaitQueue {
     }
 
     /// Calls `attempt`. If it is refused for lack of memory, asks for `relief` and retries whenever
-    /// memory was given back, until it succeeds, fails for another reason, or the limits ends.
+    /// memory was returned, until it succeeds, fails for another reason, or the limits ends.
     ///
     /// # Errors
     /// The error of the last attempt.
@@ -142,7 +142,7 @@ impl WaitQueue {
         }
     }
 
-    /// Changes whenever memory was given back, or a thread was served.
+    /// Changes whenever memory was returned, or a thread was served.
     fn moves(&self) -> (u64, u64) {
         let served = self.lock().served;
         (self.budget.releases(), served)

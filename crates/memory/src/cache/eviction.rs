@@ -237,8 +237,8 @@ impl Eviction {
         }
     }
 
-    /// Moves the oldest entry of a queue to its next place. Evicts it if the policy says so, or if
-    /// there is no room for it.
+    /// Moves the oldest entry of a queue to its next place. Evicts it if the policy decides so, or
+    /// if there is no room for it.
     fn move_or_evict(
         &mut self,
         shared: &Shared,

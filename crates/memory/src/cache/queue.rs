@@ -87,7 +87,7 @@ impl Ends {
         self.old == self.young
     }
 
-    /// The position between the ends whose low bits a slot holds.
+    /// The position between the ends that has the low bits in a slot.
     pub(super) fn position_of(&self, place: u64) -> u64 {
         self.old + (place.wrapping_sub(self.old) & PLACE_MASK)
     }

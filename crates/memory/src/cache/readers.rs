@@ -287,13 +287,13 @@ mod loom_tests {
     const FINGERPRINT: u64 = 77;
 
     /// One segment, and the index slot of the entry in it: 0 or the number stored in its bytes. The
-    /// slot is in a page; a cell is 1 while it leads to the page.
+    /// slot is in a page; a cell is 1 while it points to the page.
     struct Model {
         readers: Readers,
         cell: AtomicU64,
         page: UnsafeCell<u64>,
         slot: AtomicU64,
-        /// The ring that a reader follows: 0 while it leads to the segment, 1 once a later segment
+        /// The ring that a reader follows: 0 while it points to the segment, 1 once a later segment
         /// has replaced it.
         ring: AtomicU64,
         bytes: UnsafeCell<u64>,

@@ -4,8 +4,8 @@
 //! half-filled segments waste little memory in both. A segment belongs to a queue or to the index,
 //! or is free.
 //!
-//! Invariant: the chunks of all segments are held until the cache is dropped or gives them back,
-//! and only free segments are given back.
+//! Invariant: the chunks of all segments are held until the cache is dropped or returns them, and
+//! only free segments are returned.
 #![allow(unsafe_code, reason = "readers read bytes of chunks that the cache holds, without a lock")]
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -133,7 +133,7 @@ impl Segments {
 /// Ownership of the segments. Under the cache's lock.
 ///
 /// A chunk with some free segments is in one list, a chunk with all free in another. Taking a
-/// segment, giving it back, and giving a chunk to the budget therefore cost the same for any number
+/// segment, returning it, and giving a chunk to the budget therefore cost the same for any number
 /// of chunks. Segments of chunks already in use are taken first.
 pub(super) struct Owner {
     budget: Budget,

@@ -1,6 +1,6 @@
 //! The frames' descriptors and the addresses of their bytes: flat arrays for the largest pool that
 //! the budget allows. Parts beyond the pool's largest size so far are untouched. Parts beyond its
-//! present size are given back to the system.
+//! present size are returned to the system.
 #![allow(unsafe_code, reason = "makes arrays of atomics from zeroed memory")]
 
 use std::io;
@@ -30,7 +30,7 @@ pub(super) struct Frames {
     /// First byte of each chunk held.
     chunks: Reserved<AtomicPtr<u8>>,
     table: Table,
-    /// Upper bound on the versions of descriptors whose memory was given back. Changed under the
+    /// Upper bound on the versions of descriptors whose memory was returned. Changed under the
     /// pool's lock.
     last_version: AtomicU64,
 }

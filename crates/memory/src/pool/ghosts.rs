@@ -36,7 +36,7 @@ pub(super) struct Ghosts {
     slots: Vec<u64>,
     /// Total ghosts noted, wrapping.
     now: u32,
-    /// Total pages that came back within the window.
+    /// Total pages that were reloaded within the window.
     returns: u64,
 }
 
@@ -87,7 +87,7 @@ impl Ghosts {
         (age < frames as u64).then_some(left)
     }
 
-    /// Total pages that came back within the window.
+    /// Total pages that were reloaded within the window.
     pub(super) fn returns(&self) -> u64 {
         self.returns
     }

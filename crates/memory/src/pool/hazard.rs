@@ -1,6 +1,5 @@
 //! Hazard pointers (Michael, IEEE TPDS 2004): each thread publishes the frames of the pages that it
-//! holds in a line of its own, with one store. The evictor reads all lines and skips published
-//! frames.
+//! holds in its own line, with one store. The evictor reads all lines and skips published frames.
 //!
 //! A slot holds the address of a frame's descriptor, or 0. The lines belong to the process, not to
 //! a pool. A page can therefore be released without access to its pool, and need not keep the pool

@@ -10,7 +10,7 @@ pub(super) enum Queue {
     Scanned,
     /// Frames whose page was discarded while pinned.
     Doomed,
-    /// Frames whose page came in cold, in order of arrival. They may have been accessed since.
+    /// Frames whose page was loaded cold, in load order. They may have been accessed since.
     Probation,
 }
 

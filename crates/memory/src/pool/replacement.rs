@@ -70,12 +70,12 @@ pub(super) struct Replacement {
     ghosts: Ghosts,
     /// The frame that the clock examines next.
     hand: u32,
-    /// The next candidate chunk to give back.
+    /// The next candidate chunk to return.
     chunk_hand: u32,
     min_chunks: usize,
     /// Free chunks left to other holders.
     headroom: usize,
-    /// Scratch space for the held frames while chunks are given back, which must not allocate.
+    /// Scratch space for the held frames while chunks are returned, which must not allocate.
     held_frames: Vec<usize>,
     /// The evictor is called when fewer frames than this are free.
     low_frames: usize,
@@ -355,13 +355,13 @@ impl Replacement {
         }
     }
 
-    /// Gives back all chunks without a held page.
+    /// Releases all chunks without a held page.
     pub(super) fn release_all(&mut self, frames: &Frames) {
         self.min_chunks = 0;
         self.release_chunks(frames, usize::MAX);
     }
 
-    /// Gives back up to `wanted` chunks. Returns how many.
+    /// Releases up to `wanted` chunks. Returns how many.
     pub(super) fn release_chunks(&mut self, frames: &Frames, wanted: usize) -> usize {
         let wanted = wanted.min(self.slots.held().saturating_sub(self.min_chunks));
         let mut given = 0;
@@ -553,7 +553,7 @@ impl Replacement {
         coldest.map(|(_, slot)| slot)
     }
 
-    /// Evicts a chunk's pages and gives it back, unless one of them was pinned meanwhile.
+    /// Evicts a chunk's pages and returns it, unless one of them was pinned meanwhile.
     fn empty(&mut self, frames: &Frames, slot: u32) -> bool {
         for frame in frames_of(slot) {
             let (seen, key) = (frames.get(frame).state(), frames.get(frame).key());

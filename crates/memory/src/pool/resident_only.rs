@@ -1,8 +1,8 @@
 //! Reads that must not wait: while [`ResidentOnly`] is entered, its thread gets resident pages
 //! only.
 //!
-//! For callers that hold a contended lock of their own, such as an interpreter's lock. They answer
-//! from memory under that lock, and release it only to load pages.
+//! For callers that hold their own contended lock, such as an interpreter's lock. They answer from
+//! memory under that lock, and release it only to load pages.
 //!
 //! Invariant: a page that is not resident is neither loaded nor waited for; the request fails.
 

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! 1. no chunk enters a slot at or above the new end
-//! 2. the surplus of chunks over the new slots is given back, the coldest first
+//! 2. the surplus of chunks over the new slots is returned, the coldest first
 //! 3. chunks in slots above the new end move into slots below it: their pages get other
 //!    descriptors, their bytes stay
 //! 4. the tables shrink to the last slot with a chunk
@@ -30,7 +30,7 @@ use super::replacement::Replacement;
 use super::{Pool, floor_chunks, headroom, whole_chunks};
 use crate::budget::ResizeError;
 
-/// Chunks given back or moved per acquisition of the lock.
+/// Chunks returned or moved per acquisition of the lock.
 const CHUNKS_AT_ONCE: usize = 16;
 
 /// Number of further passes over chunks that were held, yielding to other threads in between.
@@ -95,8 +95,8 @@ impl Pool {
         self.lock().shrink(&self.frames);
     }
 
-    /// Gives back surplus chunks, and moves chunks out of slots above the new end, except for
-    /// chunks with a held page.
+    /// Releases surplus chunks, and moves chunks out of slots above the new end, except for chunks
+    /// with a held page.
     fn clear_out(&self) {
         loop {
             let mut replacement = self.lock();

@@ -1,7 +1,7 @@
 //! The chunks that the pool holds, by slot. A slot is the place of a chunk's frames in the tables.
 //!
 //! Invariant: no chunk enters a slot at or above `max`. When `max` is lowered, chunks above it stay
-//! until the caller moves them or gives them back ([`super::resize`]).
+//! until the caller moves them or returns them ([`super::resize`]).
 
 use super::frames::{FRAMES_PER_CHUNK, Frames};
 use crate::budget::chunk::Chunk;

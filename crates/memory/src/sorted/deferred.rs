@@ -11,7 +11,7 @@ use super::entries::Unlinked;
 use crate::budget::{Budget, Kind};
 use crate::buffer::Buffer;
 
-/// Bytes of a key that are kept beside its entry.
+/// Bytes of a key that are stored next to its entry.
 const PREFIX_BYTES: usize = 16;
 
 #[derive(Clone, Copy)]

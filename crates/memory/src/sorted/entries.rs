@@ -291,7 +291,7 @@ impl Entries {
                 Some(unsafe { self.link(at, level) }.follow())
             })
             .take_while(move |&at| {
-                // SAFETY: a link leads to an entry.
+                // SAFETY: a link points to an entry.
                 let is_below = |to| unsafe { self.compare(at, to) } == Ordering::Less;
                 at != NONE && to.is_none_or(is_below)
             })
@@ -398,7 +398,7 @@ impl Entries {
                 if after == NONE || after == not_before {
                     break;
                 }
-                // SAFETY: a link leads to an entry.
+                // SAFETY: a link points to an entry.
                 if unsafe { self.compare(after, probe) } != Ordering::Less {
                     break;
                 }

@@ -57,8 +57,8 @@ impl Branch {
         snapshot.on_branch(lens)
     }
 
-    /// A snapshot of the branch at an earlier moment. Before its fork, a branch is what its parent
-    /// was.
+    /// A snapshot of the branch at an earlier moment. Before its fork, a branch has the states of
+    /// its parent.
     ///
     /// # Errors
     /// As for [`Db::snapshot_at`](crate::Db::snapshot_at);
@@ -176,7 +176,7 @@ impl Branch {
         self.snapshot().is_empty(keyspace)
     }
 
-    /// Writes the value of a key in a commit of its own; returns the commit's GLSN.
+    /// Writes the value of a key in a separate commit; returns the commit's GLSN.
     ///
     /// # Errors
     /// As for [`Transaction::put`] and [`Transaction::commit`];
@@ -245,7 +245,7 @@ impl Branch {
         self.transact(|tx| tx.persist(keyspace, &key))
     }
 
-    /// Deletes a key in a commit of its own; returns the commit's GLSN.
+    /// Deletes a key in a separate commit; returns the commit's GLSN.
     ///
     /// # Errors
     /// As for [`Transaction::delete`] and [`Transaction::commit`].
@@ -255,7 +255,7 @@ impl Branch {
         tx.commit()
     }
 
-    /// Deletes all keys of a range in a commit of its own: see
+    /// Deletes all keys of a range in a separate commit: see
     /// [`Db::delete_range`](crate::Db::delete_range). On a branch other than main, it takes as long
     /// as the deletion of each key.
     ///
@@ -319,8 +319,8 @@ impl Branch {
     }
 }
 
-/// Updates, each in a commit of its own: see the methods of [`Db`](crate::Db) with these names. On
-/// a branch other than main, concurrent updates of one key conflict, and are retried.
+/// Updates, each in a separate commit: see the methods of [`Db`](crate::Db) with these names. On a
+/// branch other than main, concurrent updates of one key conflict, and are retried.
 impl Branch {
     /// Adds to the number stored under a key; returns the sum.
     ///

@@ -1,4 +1,4 @@
-//! What happened on a branch: the versions of a key, and the differences between states.
+//! The history of a branch: the versions of a key, and the differences between states.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl Branch {
     }
 
     /// The keys beginning with `prefix` whose values differ between two moments of the branch, in
-    /// key order. Before its fork, a branch is what its parent was. See
+    /// key order. Before its fork, a branch has the states of its parent. See
     /// [`Db::diff`](crate::Db::diff), and [`Db::diff_between`] for what it costs.
     ///
     /// ```
@@ -105,11 +105,11 @@ impl Db {
     /// # }
     /// ```
     ///
-    /// The keys are compared that have a version which only one state contains: what was committed
-    /// on main between the two moments or forks, and what the branches wrote since they left their
-    /// newest common ancestor. To find these versions, each table and memtable that has versions of
-    /// that time is read under the prefix, also what else it contains; most others are skipped. If
-    /// the keyspace was dropped between the two states, all keys of both are read.
+    /// Compares the keys that have a version in only one of the states: those committed on main
+    /// between the two moments or forks, and those that the branches wrote after they left their
+    /// newest common ancestor. To find these versions, it reads each table and memtable with
+    /// versions of that time under the prefix completely; it skips most others. If the keyspace was
+    /// dropped between the two states, all keys of both are read.
     ///
     /// # Errors
     /// [`InvalidInput::ForeignBranch`] if a snapshot is one of another store or opening;

@@ -118,7 +118,7 @@ impl Commits {
     fn is_wanted(&self, commit: &Commit) -> Result<bool> {
         match self.watched.as_deref() {
             None => Ok(!commit.moves_cursor()?),
-            // The deletion of a branch deletes what was written on it.
+            // Deleting a branch deletes everything that was written on it.
             Some(Watched { chain: Some(_), .. }) if commit.changes_branch()? => Ok(false),
             Some(_) => Ok(commit.changes()?.next().transpose()?.is_some()),
         }

@@ -112,7 +112,7 @@ impl Commit {
     }
 
     /// Whether the commit's first key is in a keyspace of the store's own, which is changed by
-    /// transactions of its own.
+    /// separate transactions.
     fn begins_in(&self, keyspace: u32) -> Result<bool> {
         let Writes::Operations(mut operations) = Payload::decode(&self.entry)?.writes else {
             return Ok(false);
@@ -195,7 +195,7 @@ impl Commit {
     fn chain_of_keys(&self) -> Result<Option<u32>> {
         let is_of_user = |key: &[u8]| !is_internal(IndexKey::new(key).keyspace());
         let payload = Payload::decode(&self.entry)?;
-        // The deletion of a branch deletes what was written on it.
+        // Deleting a branch deletes everything that was written on it.
         if self.changes_branch()? {
             return Ok(None);
         }
@@ -535,7 +535,7 @@ impl Change {
         self.stored() == Stored::Deleted
     }
 
-    /// When the value expires, as the commit says; `None` if it does not.
+    /// When the value expires, according to the commit; `None` if it does not.
     pub fn expires(&self) -> Option<SystemTime> {
         self.expiry.map(Expiry::time)
     }

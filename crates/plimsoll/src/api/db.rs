@@ -125,10 +125,10 @@ impl Db {
         Self::open("/store", Options { disk: Arc::new(MemDisk::new()), warm: false, ..options })
     }
 
-    /// Makes a sound store at `dest` from everything readable in the store at `path`, which is left
-    /// unchanged, and reports what is lost. `dest` must not exist, or be an empty folder. Entries
-    /// keep their GLSNs and times; sound files are hard-linked where possible. `progress` receives
-    /// the bytes read of the log, and their total.
+    /// Builds a consistent store at `dest` from everything readable in the store at `path`, which
+    /// is left unchanged, and reports the losses. `dest` must not exist, or be an empty folder.
+    /// Entries keep their GLSNs and times; sound files are hard-linked where possible. `progress`
+    /// receives the bytes read of the log, and their total.
     ///
     /// # Errors
     /// [`crate::Error::Locked`]; [`crate::Error::InvalidInput`] if `dest` is in use or inside the
@@ -143,7 +143,7 @@ impl Db {
         recover::recover(path.as_ref(), dest.as_ref(), options, progress)
     }
 
-    /// Reports what [`Db::recover`] would lose, and writes nothing.
+    /// Reports what [`Db::recover`] would lose, without writing anything.
     ///
     /// # Errors
     /// As for [`Db::recover`].
@@ -259,7 +259,7 @@ impl Db {
     }
 
     /// Returns the current size of a keyspace. Counts up to `keys_max` keys and estimates the rest;
-    /// [`KeyspaceSize::exact`] tells whether all were counted.
+    /// [`KeyspaceSize::exact`] is true if all were counted.
     ///
     /// # Errors
     /// The handle belongs to another store or opening, disk errors, the budget, or corruption.
@@ -303,10 +303,10 @@ impl Db {
 
     /// Begins a transaction that reads at the last commit that was ordered, here or by another
     /// process, even if it is not durable yet and so not visible to [`Db::begin`]. For writers that
-    /// take turns under a lock of their own: the next one need not wait for the sync of the one
-    /// before, which has only called [`Transaction::commit_submit`]. The values that such a
-    /// transaction reads may be passed on once its own commit, or the wait for its ticket, has
-    /// returned; a power cut before that may undo them.
+    /// take turns under their own lock: the next one need not wait for the sync of the one before,
+    /// which has only called [`Transaction::commit_submit`]. The values that such a transaction
+    /// reads may be passed on once its own commit, or the wait for its ticket, has returned; a
+    /// power cut before that may undo them.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -484,7 +484,7 @@ impl Db {
         KeyBuffer::new(self.store.reader.keyspaces.id_of(keyspace)?, key)
     }
 
-    /// Writes the value of a key in a commit of its own; returns the commit's GLSN. A single
+    /// Writes the value of a key in a separate commit; returns the commit's GLSN. A single
     /// transaction writes many keys faster, and atomically.
     ///
     /// # Errors
@@ -500,7 +500,7 @@ impl Db {
         tx.commit()
     }
 
-    /// Deletes a key in a commit of its own; returns the commit's GLSN.
+    /// Deletes a key in a separate commit; returns the commit's GLSN.
     ///
     /// # Errors
     /// As for [`Transaction::delete`] and [`Transaction::commit`].
@@ -510,7 +510,7 @@ impl Db {
         tx.commit()
     }
 
-    /// Deletes all keys of a range in a commit of its own, whatever is in the range when the commit
+    /// Deletes all keys of a range in a separate commit, whatever is in the range when the commit
     /// is ordered; returns its GLSN. It takes as long as one deletion, and the space comes back in
     /// the background.
     ///
@@ -623,8 +623,8 @@ impl Db {
         BulkLoad::new(&self.store.committer, keyspace)
     }
 
-    /// Removes the first key by a commit of its own, and returns it and its value; `None` if there
-    /// is no key. Consumers that pop from the same keyspace at once each get another key.
+    /// Removes the first key by a separate commit, and returns it and its value; `None` if there is
+    /// no key. Consumers that pop from the same keyspace at once each get another key.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -897,7 +897,7 @@ impl Db {
     ///
     /// # Errors
     /// [`crate::Error::Corrupt`]: the dump is damaged or cut short. [`crate::Error::Format`]: it is
-    /// no dump, or one of a newer version. [`crate::Error::InvalidInput`]: `dest` is in use.
+    /// not a dump, or one of a newer version. [`crate::Error::InvalidInput`]: `dest` is in use.
     /// [`crate::Error::Locked`]: it is being restored already. `from` fails; disk errors, or the
     /// budget.
     pub fn restore(

@@ -1,4 +1,4 @@
-//! Values that expire, each call in a commit of its own.
+//! Values that expire, each call in a separate commit.
 
 use std::time::{Duration, SystemTime};
 

@@ -259,7 +259,7 @@ impl History {
     /// The versions of the key in the next part of the history: in the next chain of the lineage
     /// that has any, in main, or in the next older keyspace. `None` at the end.
     fn next_part(&mut self) -> Result<Option<IteratorHandle<Versions>>> {
-        // The iterator that came before has its own copy.
+        // The previous iterator has its own copy.
         self.key.clear();
         let chains = self.lens.as_ref().map_or(0, |lens| lens.ancestry().chains.len());
         if self.place > chains {

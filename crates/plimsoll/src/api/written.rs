@@ -16,7 +16,7 @@ use crate::types::branch_key;
 use crate::types::error::Result;
 use crate::types::index_key::IndexKey;
 
-/// What is charged with each iterator for the memory of its owner.
+/// The part of an iterator's charge that covers its owner's memory.
 const OWNER_BYTES: usize = 512;
 
 /// Chains in ascending order, each with moments: versions after the first, up to the second.
@@ -198,7 +198,7 @@ pub(crate) fn next(all: &mut Vec<Written>, store: &Engine) -> Result<Option<(Vec
     Ok(Some((key, by)))
 }
 
-/// Adds the keys in a span of main that a state sees. No commit is known that wrote them.
+/// Adds the keys in a span of main that a state sees. The commits that wrote them are unknown.
 pub(crate) fn seen(all: &mut Vec<Written>, span: Span, state: &Snapshot) -> Result<()> {
     let range = state.scan(span)?.keys_only();
     all.push(Written::new(Keys::Seen(Box::new(range))));

@@ -26,7 +26,7 @@ use crate::types::keyspaces::{BRANCHES, IDS, IDS_POSITION, Keyspace, SIDE};
 use crate::types::tags::Tagged;
 
 /// From this number of conflicts on, the versions of a group are deleted without being read, so
-/// that commits on its branches are no conflicts.
+/// that commits on its branches do not conflict.
 const FIRST_UNREAD: u32 = 3;
 
 /// A change of the registry that has been decided, but not committed.
@@ -68,9 +68,9 @@ fn create_on(
     let later = store.committer.as_of_past(at)?.micros();
     let exact = store.reader.time_of(at)?;
     let fork = Tagged { at, micros: exact.unwrap_or(later), is_exact: exact.is_some() };
-    // Before its fork, a branch is what its parent was.
+    // Before its fork, a branch has the states of its parent.
     let parent = store.reader.snapshots.branches.known().seen_by(wanted, at);
-    // What is readable now stays so, because the moment is open.
+    // Everything readable now stays readable, because the moment is open.
     check_readable(store, parent, at)?;
     let branches = &store.reader.snapshots.branches;
     let unused = unused_id(store, branches.known().counter().next)?;

@@ -74,7 +74,7 @@ pub(crate) fn set_retention(
     settle(store, keyspace.name(), Target::Becomes(id, change)).map(|_| ())
 }
 
-/// Changes how values of a keyspace are compressed that are put from then on.
+/// Changes the compression of values that are put into a keyspace from then on.
 pub(crate) fn set_compression(
     store: &Arc<Engine>,
     keyspace: &Keyspace,
@@ -237,8 +237,8 @@ fn dropped(name: &str) -> Error {
 /// Keys to delete are collected up to this many bytes at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Deletes all keys of a keyspace and its record, in one commit. Its past versions are kept as its
-/// retention says.
+/// Deletes all keys of a keyspace and its record, in one commit. Its past versions are kept
+/// according to its retention.
 pub(crate) fn drop_keyspace(store: &Arc<Engine>, keyspace: &Keyspace) -> Result<DropReport> {
     drop_with(store, keyspace, |record| record)
 }
@@ -292,7 +292,7 @@ fn try_drop(
     loop {
         let (mut piece, mut bytes) = (Vec::new(), 0);
         // Read through the transaction, so that a concurrent insert is a conflict. Expired values
-        // are deleted, too, and a value that expires before the commit is no conflict.
+        // are deleted, too, and a value that expires before the commit does not conflict.
         let mut range = tx
             .range(keyspace, (from.as_ref().map(Vec::as_slice), Bound::Unbounded))?
             .unexpiring()

@@ -30,7 +30,7 @@ pub(crate) fn take_lock_alone(path: &Path, options: &Options) -> Result<Option<B
 pub(crate) fn lock_alone(path: &Path, options: &Options) -> Result<Box<dyn DirLock>> {
     let mut locked = options.disk.lock(path);
     for _ in 0..LOCK_TRIES {
-        // Retry: a read-only process may be checking who holds it.
+        // Retry, because a read-only process may hold it briefly while it checks for the holder.
         if !matches!(locked, Err(LockError::Held { .. })) {
             break;
         }

@@ -13,7 +13,8 @@ use crate::types::options::check_memory_bytes;
 /// Divisor: the part of the budget that the page pool never releases.
 pub(crate) const POOL_FLOOR_SHARE: u64 = 8;
 
-/// Changes the budget of an open store. If it shrinks below what memtables hold, they are flushed.
+/// Changes the budget of an open store. If it shrinks below the size of the memtables, they are
+/// flushed.
 pub(crate) fn set(store: &Engine, bytes: u64) -> Result<()> {
     store.reader.owner.check()?;
     check_memory_bytes(bytes)?;

@@ -139,8 +139,8 @@ impl Horizon for RetentionHorizon {
         // later time of a tag that was made after the log had dropped the commit: an open snapshot
         // of the moment may judge by the commit's own time.
         let micros = self.snapshots.kept_time(oldest).or_else(|| {
-            // Of the trimmed commits, only the last one's time is known. If the time is unknown,
-            // nothing counts as expired.
+            // Only the time of the last trimmed commit is known. If the time is unknown, nothing
+            // counts as expired.
             let is_known = self.log.bounds().first.0 <= oldest.0 + 1;
             self.log.time_or_later(oldest).ok().filter(|_| is_known)
         });
@@ -163,8 +163,8 @@ impl Horizon for RetentionHorizon {
         self.relocation_requested.store(0, Ordering::Release);
         if is_lasting(error) {
             let _ = self.relocation_stopped.set(format!(
-                "a value below GLSN {below} pins the log and cannot be moved, so the log is \
-                 freed up to there only: {error}"
+                "a value below GLSN {below} pins the log and cannot be moved, so the log is freed \
+                 only up to there: {error}"
             ));
         }
     }

@@ -40,7 +40,7 @@ pub(crate) fn create(store: &Arc<Engine>, name: &str, at: Glsn) -> Result<TagInf
         None if store.reader.snapshots.tags.count() >= MAX_TAGS => {
             Err(InvalidInput::TooManyTags { limit: MAX_TAGS as u64 }.into())
         }
-        // Checked last: what is readable now stays so, because the moment is open.
+        // Checked last: everything readable now stays readable, because the moment is open.
         None => check_readable(store, at).map(|()| Some(tag)),
     })?;
     Ok(tag.info(name))

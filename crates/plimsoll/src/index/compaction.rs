@@ -163,9 +163,9 @@ impl Compaction {
         infos.any(|info| info.expiries.is_some_and(|of| horizon.may_give_up(of.keyspace)))
     }
 
-    /// Whether a commit at `to` lets values be dropped that have not expired at `from`, the time of
-    /// the newest commit: most values of a table, or all that expire, if these are most. Both are
-    /// microseconds since 1970 UTC.
+    /// Whether a commit at `to` would let a merge drop values that have not expired at `from`, the
+    /// time of the newest commit: most values of a table, or all expiring ones if these are the
+    /// majority. Both are microseconds since 1970 UTC.
     pub(crate) fn expires_between(&self, from: u64, to: u64) -> bool {
         let (view, env) = (self.runs.sources.view(), &self.runs.env);
         let lookups = Lookups::new(&*env.horizon);

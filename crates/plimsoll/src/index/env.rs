@@ -129,7 +129,7 @@ impl Env {
         let _ = self.free_log.set(free_log);
     }
 
-    /// Frees what can be freed of the log; with `may_flush`, closes the memtable if that frees
+    /// Frees as much of the log as possible; with `may_flush`, closes the memtable if that frees
     /// more.
     pub(crate) fn free_log(&self, may_flush: bool) {
         if let Some(free_log) = self.free_log.get() {

@@ -5,7 +5,7 @@
 //! turn. So a iterator that has stepped over deleted keys publishes the interval, and later
 //! iterators seek to its end. A commit that deletes a range publishes the range.
 //!
-//! The memory of recent commits also tells which ranges of keys no commit has written since a
+//! The record of recent commits also shows which ranges of keys no commit has written since a
 //! moment, so that the validation of a range that was read need not search the memtables.
 //!
 //! A gap states: *at every GLSN from `since` on, up to the first commit that puts into the
@@ -48,8 +48,8 @@ use crate::index::gaps::list::{Gap, GapList, successor};
 pub(crate) const LOOKUP_AFTER: u64 = 4;
 /// A scan publishes a gap of at least this many deleted keys.
 pub(crate) const PUBLISH_FROM: u64 = 8;
-/// In a longer gap, a scan publishes what it has passed, and looks for a known gap again, after
-/// each this many deleted keys.
+/// In a longer gap, a scan publishes the passed part and searches for a known gap again after every
+/// this many deleted keys.
 pub(crate) const PUBLISH_EACH: u64 = 1024;
 
 /// Bytes of the list.
@@ -290,8 +290,8 @@ impl Gaps {
         }
     }
 
-    /// Whether it is known that no commit after `after` has written a key of a range or deleted a
-    /// range that overlaps with it.
+    /// Whether the gaps prove that no commit after `after` has written a key of a range or deleted
+    /// a range that overlaps it.
     pub(crate) fn is_unwritten(
         &self,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),

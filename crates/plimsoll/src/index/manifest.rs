@@ -162,7 +162,7 @@ fn read_file(file: &dyn File, path: &Path, number: u64) -> Result<Manifest> {
         },
     })?;
     if manifest.head.number != number {
-        return Err(damaged(path, "it contains a manifest with another number"));
+        return Err(damaged(path, "the number in it differs from the one in its name"));
     }
     Ok(manifest)
 }

@@ -1,5 +1,5 @@
 //! Decisions from numbers, mostly pure functions: which runs are merged, where tables end, how
-//! large memtables and segments are beside the runs, and how long writers are delayed.
+//! large memtables and segments are relative to the runs, and how long writers are delayed.
 
 pub(crate) mod alignment;
 pub(crate) mod debt;

@@ -58,7 +58,7 @@ impl Fragment {
         self.glsns[..self.glsns.partition_point(|glsn| *glsn > after)].last().copied()
     }
 
-    /// The interval, deleted once more.
+    /// The interval, deleted again.
     fn deleted_at(&self, glsn: Glsn) -> SmallVec<[Glsn; 2]> {
         match self.glsns.binary_search_by(|other| glsn.cmp(other)) {
             Ok(_) => self.glsns.clone(),

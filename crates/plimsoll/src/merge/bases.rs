@@ -83,8 +83,8 @@ impl Bases {
         &self.first
     }
 
-    /// Merges what `read` returns for each base, for example the value of a key. Two results are
-    /// equal if `is_same` says so. `None` if the bases changed it in different ways, or if the
+    /// Merges the results of `read` for each base, for example the value of a key. Two results are
+    /// equal if `is_same` returns true. `None` if the bases changed it in different ways, or if the
     /// limit was reached.
     ///
     /// # Errors

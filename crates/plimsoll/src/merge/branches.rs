@@ -37,14 +37,14 @@ pub struct BranchMerge {
 }
 
 impl Db {
-    /// Merges a branch into main, or into the branch that [`BranchMerge::into`] says: what changed
-    /// on `from` since the newest state that both contain is applied, in one commit. A key that
-    /// both changed in different ways is a conflict, unless its keyspace has a rule
+    /// Merges a branch into main, or into the branch set by [`BranchMerge::into`]: one commit
+    /// applies the changes on `from` since the newest state that both contain. A key that both
+    /// changed in different ways is a conflict, unless its keyspace has a rule
     /// ([`MergeRule`](crate::MergeRule)) that decides. Nothing is written as long as there are
     /// conflicts.
     ///
     /// The merge is recorded: the next merge of the two branches begins where this one ended. Both
-    /// go on as before. The metadata of the new commit is `merge of branch <name>`.
+    /// continue as before. The metadata of the new commit is `merge of branch <name>`.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {

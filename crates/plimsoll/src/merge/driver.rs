@@ -24,8 +24,9 @@ use crate::types::index_key::KeyBuffer;
 use crate::types::keyspaces::{BRANCHES, SYSTEM};
 use crate::types::value::is_free;
 
-/// How often a merge of branches is repeated because the state that it began from is not retained:
-/// more often than it takes until a transaction sees what is ordered, but not durable.
+/// How often a merge of branches is repeated because its starting state is no longer retained. Must
+/// exceed the number of attempts after which a transaction reads commits that are ordered but not
+/// yet durable.
 const RELEASED_MAX: u32 = 8;
 
 /// The outcome of a merge.
@@ -209,7 +210,7 @@ impl Merge {
             apply(tx, step, theirs)?;
             has_steps = true;
         }
-        // What a rule has decided to leave as it is counts as merged, too.
+        // A key that a rule decides to leave unchanged also counts as merged.
         let is_merged = has_steps || (self.are_branches() && stream.has_changes());
         if is_merged {
             tx.set_metadata(&self.metadata)?;
@@ -273,7 +274,7 @@ impl Merge {
     }
 }
 
-/// Writes one step, which is no conflict.
+/// Writes one step, which must not be a conflict.
 fn apply(tx: &mut Transaction, step: MergeStep, theirs: Option<ValueReader>) -> Result<()> {
     let keyspace = step.target()?.clone();
     let (key, resolved, expiry) = step.into_resolved();

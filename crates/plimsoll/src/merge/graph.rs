@@ -33,7 +33,7 @@ const CHAIN_BYTES: u64 = 512;
 /// A state of a chain: its id, and the GLSN up to which it is read.
 pub(crate) type State = (u32, Glsn);
 
-/// Of each chain, the GLSN up to which a state contains it.
+/// For each chain, the GLSN up to which a state contains it.
 pub(crate) type Contained = BTreeMap<u32, Glsn>;
 
 /// The forks and merges as of one moment.
@@ -53,7 +53,7 @@ impl<'a> Graph<'a> {
         Self { store, view, at, chains: BTreeMap::new(), lease }
     }
 
-    /// The newest states that both states contain, and what each contains. There are several if
+    /// The newest states that both states contain, and the commits in each. There are several if
     /// branches were merged crosswise. One may be contained in another if a chain between the two
     /// is no longer retained.
     ///
@@ -68,7 +68,7 @@ impl<'a> Graph<'a> {
         self.newest_common(&ours, &theirs)
     }
 
-    /// As [`Graph::common_ancestors`], of what two states, or merges of several, contain.
+    /// As [`Graph::common_ancestors`], for two sets of contained commits, or merges of several.
     ///
     /// # Errors
     /// Disk errors, the budget, or corruption.
@@ -205,7 +205,7 @@ impl<'a> Graph<'a> {
         Ok(contained)
     }
 
-    /// A chain; `None` if nobody needs it any more.
+    /// A chain; `None` if no one needs it any more.
     fn chain(&mut self, id: u32) -> Result<Option<&Chain>> {
         match self.chains.entry(id) {
             btree_map::Entry::Occupied(entry) => Ok(Some(entry.into_mut())),

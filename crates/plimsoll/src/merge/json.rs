@@ -110,7 +110,7 @@ pub(super) fn are_in_bounds(lens: [u64; 3]) -> bool {
     lens.iter().all(|len| *len <= TEXT_BYTES_MAX)
 }
 
-/// A JSON object with the number `value` in the field `name`; `None` if the text is no object.
+/// A JSON object with the number `value` in the field `name`; `None` if the text is not an object.
 pub(super) fn with_number(text: &[u8], name: &str, value: u64) -> Option<Vec<u8>> {
     let text = document(text)?.value;
     let object = list(text, b'{')?;
@@ -220,7 +220,8 @@ impl<'a> Sides<'a> {
         Some(())
     }
 
-    /// Writes the union of what both sides keep and add; `None` if one is no array.
+    /// Writes the union of the elements that both sides keep and add; `None` if one is not an
+    /// array.
     fn write_set(self, merged: &mut Merged) -> Option<()> {
         let [base, first, second] = self.lists(b'[')?;
         let set = |list: &List<'_>| -> BTreeSet<&Digest> {

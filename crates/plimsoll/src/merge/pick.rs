@@ -46,18 +46,18 @@ pub struct CherryPick {
 }
 
 impl Db {
-    /// Applies the changes of one commit, of any branch, to main, or to the branch that
-    /// [`CherryPick::into`] says, by a new commit. Each key that the commit changed gets the value
-    /// that the commit gave it. A key that has another value there than it had before the commit is
-    /// a conflict, unless the keyspace has a rule ([`MergeRule`](crate::MergeRule)) that decides,
-    /// or the key has its new value already.
+    /// Applies the changes of one commit, of any branch, to main, or to the branch set by
+    /// [`CherryPick::into`], by a new commit. Each key that the commit changed gets the value that
+    /// the commit gave it. A key that has another value there than it had before the commit is a
+    /// conflict, unless the keyspace has a rule ([`MergeRule`](crate::MergeRule)) that decides, or
+    /// the key has its new value already.
     ///
-    /// Of a commit that merged a branch, the changes are what the merge changed on its branch.
+    /// The changes of a merge commit are those that the merge made on its branch.
     ///
     /// The new commit has the metadata of the old one, which then says where it comes from: a JSON
     /// object has the field `cherry_pick_of`, the GLSN; other text ends with the line `(cherry-pick
-    /// of GLSN n)`; metadata that is no text, or has no room for it, stays as it is. Of a commit
-    /// without metadata, it is `cherry-pick of GLSN n`.
+    /// of GLSN n)`; metadata that is not text, or has no room for it, is left unchanged. If the
+    /// commit has no metadata, the new one has `cherry-pick of GLSN n`.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -78,7 +78,7 @@ impl Db {
     /// ```
     ///
     /// Nothing is recorded for later merges: if the branch of the commit is merged too, both sides
-    /// have made the same change, which is no conflict.
+    /// have made the same change, which is not a conflict.
     /// [`MergeRule::Counter`](crate::MergeRule::Counter) then adds the change a second time.
     /// Keyspaces are found by their names, as in a revert.
     pub fn cherry_pick(&self, glsn: Glsn) -> CherryPick {

@@ -39,11 +39,11 @@ pub struct Reset {
 }
 
 impl Db {
-    /// Makes main equal to what it was at an earlier moment, by one commit; the history stays, and
-    /// a reset to the moment before it undoes it. Other branches stay as they are:
+    /// Makes main equal to its state at an earlier moment, by one commit; the history stays, and a
+    /// reset to the moment before it undoes it. Other branches stay as they are:
     /// [`Branch::reset_to`] resets them. Keys that have the same value at both moments are not
-    /// written. Commits of other transactions during the reset are either undone by it or
-    /// come after it.
+    /// written. Commits of other transactions during the reset are either undone by it or come
+    /// after it.
     ///
     /// The metadata of the new commit is `reset to GLSN n`.
     ///
@@ -71,9 +71,9 @@ impl Db {
 }
 
 impl Branch {
-    /// Makes the branch equal to what it was at an earlier moment, by one commit on it: see
-    /// [`Db::reset_to`]. Before its fork, a branch is what its parent was. A keyspace that was
-    /// dropped and created again since gets back the keys that the branch had in it.
+    /// Makes the branch equal to its state at an earlier moment, by one commit on it: see
+    /// [`Db::reset_to`]. Before its fork, a branch has the states of its parent. A keyspace that
+    /// was dropped and created again since gets back the keys that the branch had in it.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {

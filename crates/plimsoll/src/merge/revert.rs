@@ -38,10 +38,10 @@ pub struct Revert {
 }
 
 impl Db {
-    /// Undoes what a commit did, by a commit of its own; the history stays. Each key that the
-    /// commit changed gets the value that it had before. A key that was changed again since is a
-    /// conflict, unless the keyspace has a rule ([`MergeRule`](crate::MergeRule)) that decides, or
-    /// the key has its earlier value already. Reverting the revert restores the state.
+    /// Undoes the changes of a commit by a new commit; the history stays. Each key that the commit
+    /// changed gets the value that it had before. A key that was changed again since is a conflict,
+    /// unless the keyspace has a rule ([`MergeRule`](crate::MergeRule)) that decides, or the key
+    /// has its earlier value already. Reverting the revert restores the state.
     ///
     /// The metadata of the new commit is `revert of GLSN n`.
     ///
@@ -77,9 +77,9 @@ impl Db {
 }
 
 impl Branch {
-    /// Undoes what a commit did, by a commit on this branch: see [`Db::revert`]. The commit was
-    /// made on this branch, or on an ancestor before the fork. If it merged another branch
-    /// into this one, this branch becomes what it was before; merging the same state again changes
+    /// Undoes the changes of a commit by a commit on this branch: see [`Db::revert`]. The commit
+    /// was made on this branch, or on an ancestor before the fork. If it merged another branch into
+    /// this one, this branch becomes what it was before; merging the same state again changes
     /// nothing, and reverting the revert brings it back.
     ///
     /// ```
@@ -130,7 +130,7 @@ impl Revert {
     ///
     /// If the log no longer has the commit, its changes are found in the index, and every keyspace
     /// must retain both states, unless [`Revert::keyspace`] names those to undo it in. A GLSN that
-    /// is no commit then has nothing to undo.
+    /// is not a commit then has nothing to undo.
     pub fn run(&self) -> Result<MergeOutcome> {
         self.plan()?.run(&self.branch.db.store)
     }

@@ -1,4 +1,4 @@
-//! Rules: what becomes of a key that both sides changed.
+//! Rules that decide the value of a key that both sides changed.
 
 use std::any::Any;
 use std::fmt;
@@ -66,14 +66,15 @@ pub enum MergeRule {
     Newest,
     /// The values are JSON objects, and the changed fields of both sides apply, also within objects
     /// in fields. Arrays and other values are one whole. Different changes of a field are a
-    /// conflict, and so are a key that one side deleted, a value that is no JSON object, has a name
-    /// twice or is nested more than 128 deep, a text above 1 MiB, and texts with more than 32,768
-    /// fields and elements together.
+    /// conflict, and so are a key that one side deleted, a value that is not a JSON object, has a
+    /// name twice or is nested more than 128 deep, a text above 1 MiB, and texts with more than
+    /// 32,768 fields and elements together.
     ///
     /// Parts of the values are copied as they are, so that numbers stay exact; white space, escapes
-    /// and the order of fields are no changes. The fields of the base come first, in its order, and
-    /// the white space between fields is the base's, unless it would make the value longer than the
-    /// three together. The result is the same whichever side is ours; it expires as our value does.
+    /// and the order of fields do not count as changes. The fields of the base come first, in its
+    /// order, and the white space between fields is the base's, unless it would make the value
+    /// longer than the three together. The result is the same whichever side is ours; it expires as
+    /// our value does.
     Json,
     /// The values are JSON arrays, which stand for sets: elements that one side removed are
     /// removed, and elements that one side added are added. Conflicts, the comparison of elements
@@ -260,7 +261,7 @@ fn lens(values: &Values) -> [u64; 3] {
     values.each_ref().map(|value| value.as_ref().map_or(0, ValueReader::len))
 }
 
-/// ours + theirs - base; `None` if one is no number, or the sum does not fit.
+/// ours + theirs - base; `None` if one is not a number, or the sum does not fit.
 fn sum(values: &mut Values) -> Result<Option<i64>> {
     let mut numbers = [0; 3];
     for (value, number) in values.iter_mut().zip(&mut numbers) {

@@ -37,7 +37,7 @@ pub(crate) struct Snapshots {
     pub(crate) branches: Branches,
 }
 
-/// The moments that some of the threads have opened, on a cache line of its own.
+/// The moments that some of the threads have opened, on its own cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Part {
@@ -170,7 +170,7 @@ impl Snapshots {
         }
     }
 
-    /// The time of a commit, if it was kept or a tag has it.
+    /// The time of a commit; `None` if it was not kept and no tag records it.
     pub(crate) fn kept_time(&self, at: Glsn) -> Option<u64> {
         let kept = lock(&self.times).get(&at).copied();
         kept.or_else(|| self.tags.of(at).filter(|tag| tag.is_exact).map(|tag| tag.micros))
@@ -439,7 +439,7 @@ mod tests {
         assert_eq!(retained(), (9, vec![3, 5]));
         drop(at_9);
         assert_eq!(retained(), (50, vec![3, 5, 9]));
-        // Of more than are retained singly, the younger ones are retained by a floor.
+        // If there are more moments than are retained singly, a floor retains the younger ones.
         let many: Vec<_> = (10..10 + PINS_MAX as u64).map(open).collect();
         assert_eq!((retained().0, retained().1.len()), (7 + PINS_MAX as u64, PINS_MAX));
         drop(many);

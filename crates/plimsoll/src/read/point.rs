@@ -71,7 +71,7 @@ impl Reader {
         self.read(|view| self.get_in(view, key, at, &mut look))
     }
 
-    /// As [`Reader::get_with`], in the sources of `view`. Takes `look` out of its option only if
+    /// As [`Reader::get_with`], in the sources of `view`. Takes `look` out of the option only if
     /// there is a value.
     pub(crate) fn get_in<T, L: FnOnce(&[u8]) -> T>(
         &self,
@@ -305,7 +305,7 @@ pub struct ValueReader {
     reader: Arc<Reader>,
     glsn: Glsn,
     stored: OwnedStored,
-    /// Of a stored value that is found by its key.
+    /// For a stored value that is found by its key.
     expiry: Option<Expiry>,
     at: u64,
     len: u64,

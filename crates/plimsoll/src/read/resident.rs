@@ -6,7 +6,7 @@ use crate::read::reader::Reader;
 use crate::types::as_of::AsOf;
 use crate::types::error::Result;
 
-/// The answer of a read that uses only what is in memory: [`crate::Db::get_resident`].
+/// The answer of a read that uses only memory: [`crate::Db::get_resident`].
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {

@@ -25,8 +25,8 @@ use crate::types::keyspaces::{
 use crate::types::tags::{Tagged, damaged_tag};
 use crate::types::version::Stored;
 
-/// The key, beside the keyspaces' names, whose record shows that the user has appended to a stream
-/// of their own; no keyspace can have this name.
+/// The key among the keyspaces' names whose record shows that the user has appended to a stream; no
+/// keyspace can have this name.
 pub(crate) const STREAMS_MARK: &str = "\u{1}streams";
 
 /// The records of an open store.
@@ -37,7 +37,7 @@ pub(crate) struct OwnRecords {
     /// Also hold the tags and the branches.
     snapshots: Arc<Snapshots>,
     pub(crate) cursors: Cursors,
-    /// Whether the user has appended to a stream of their own.
+    /// Whether the user has appended to a stream.
     pub(crate) streams_known: AtomicBool,
     is_loaded: AtomicBool,
 }

@@ -101,7 +101,7 @@ impl RowHandle {
     }
 
     /// As [`RowHandle::get_past`], but calls `look` with the value, without a copy if it is
-    /// contiguous. Takes `look` out of its option only if there is a value.
+    /// contiguous. Takes `look` out of the option only if there is a value.
     pub(crate) fn get_past_with<T>(
         &self,
         key: &[u8],

@@ -11,7 +11,7 @@
 //! 2. A step is one part in [`WHOLE`], and the next step is not taken before the last was filled.
 //! 3. Free memory is *lent* to rows beyond their share, except for one part in [`KEPT_FREE`] of the
 //!    budget. When less than that is free, rows return lent memory, up to [`RETURN_STEPS_MAX`]
-//!    bites at each check. While memory is lent, ghost hits are no evidence.
+//!    bites at each check. While memory is lent, ghost hits are not evidence.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -32,7 +32,7 @@ pub(crate) const MAX_SHARE: u64 = 48;
 /// The number of ghost hits that a decision requires.
 const EVIDENCE: u64 = 128;
 
-/// A byte must be worth this many times as much on the other side before it moves.
+/// Memory moves to the other side only if a byte there is worth this many times as much.
 const MARGIN: f64 = 1.15;
 
 /// A cache with less memory than this is not useful.
@@ -45,8 +45,8 @@ const TOLERANCE: u64 = 4 * WHOLE;
 /// memtables, pages, and everything else.
 pub(crate) const KEPT_FREE: u64 = 8;
 
-/// The most steps of 256 KiB by which rows shrink at a check: together as much as the pages that
-/// the 64 fills between two checks have loaded.
+/// Maximum number of 256 KiB steps by which rows shrink at one check: together the size of the
+/// pages loaded by the 64 fills between two checks.
 const RETURN_STEPS_MAX: usize = 4;
 
 /// The steps so far, and the ghost hits.

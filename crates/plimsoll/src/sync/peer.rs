@@ -99,7 +99,7 @@ pub(super) trait Peer {
     /// Errors of reads and of commits.
     fn delete_leftovers(&mut self, branch: &str, tip: CommitId) -> Result<()>;
 
-    /// Charges what [`Peer::send`] holds to the budget of `db`, which receives the commits.
+    /// Charges the memory of [`Peer::send`] to the budget of `db`, which receives the commits.
     fn charge_to(&mut self, _db: &Db) {}
 
     /// Ends the use of the store.

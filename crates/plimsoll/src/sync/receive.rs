@@ -293,7 +293,7 @@ impl Receiver {
         // Keeps the moment readable until the branch retains it.
         let snapshot = Snapshot::of(&self.db.store, Moment::Glsn(at))?;
         loop {
-            // Of this transfer alone, because it is deleted by its name.
+            // Unique to this transfer, because it is deleted by its name.
             let name = format!("{}{}", self.transfer.prefix(), self.created);
             self.created += 1;
             match branch_commits::create_from(&self.db.store, &name, chain, at) {
@@ -719,8 +719,8 @@ impl CommitSink for Receiver {
         let id = draft.sink.hash.id(head.parents, head.micros, head.metadata);
         if id != head.id {
             return Err(Error::corrupt(format!(
-                "commit {} has other contents than its id says ({id}); verify the store that it \
-                 comes from",
+                "the contents of commit {} do not match its id (computed id: {id}); verify the \
+                 store that sent it",
                 head.id
             )));
         }
@@ -729,7 +729,7 @@ impl CommitSink for Receiver {
 }
 
 fn unknown(id: &CommitId) -> Error {
-    Error::corrupt(format!("commit {id} is missing: a commit that descends from it was sent"))
+    Error::corrupt(format!("commit {id} is missing, but a commit that descends from it was sent"))
 }
 
 #[cfg(test)]

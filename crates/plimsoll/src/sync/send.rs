@@ -222,5 +222,5 @@ impl Missing {
 }
 
 fn gone() -> Error {
-    Error::damaged("a commit whose id is known is none")
+    Error::damaged("a commit that has an id is missing from the log")
 }

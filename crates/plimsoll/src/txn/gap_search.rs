@@ -4,8 +4,8 @@
 //! Invariants:
 //! 1. The search is an ordinary scan of a visible snapshot, so the gaps that it publishes are as
 //!    valid as any others.
-//! 2. It loads no page, waits for no memory, and reports no error. The next scan finds what it
-//!    misses.
+//! 2. It loads no page, waits for no memory, and reports no error. The next scan finds the gaps
+//!    that it misses.
 //! 3. It ends after a few live keys, so scattered deletions cost only a few steps.
 
 use std::sync::Arc;

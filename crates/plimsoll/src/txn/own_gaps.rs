@@ -6,8 +6,8 @@
 //! seeks to the end of a known gap.
 //!
 //! Invariants:
-//! 1. A scan adds only what it has passed, after the read set covers it. A deletion extends a gap;
-//!    a put splits it.
+//! 1. A scan adds only the range that it has passed, after the read set covers it. A deletion
+//!    extends a gap; a put splits it.
 //! 2. When the transaction is committed, its gaps become gaps of the index (`index::gaps`), because
 //!    its reads of them were validated.
 //! 3. A scan that seeks over a gap still reads it: the read set records the whole range. A commit

@@ -166,7 +166,7 @@ impl<'t> OwnWrites<'t> {
         }
     }
 
-    /// Selects the source of the next key in the iterator's direction. Of several sources with the
+    /// Selects the source of the next key in the iterator's direction. If several sources have the
     /// key, the newest comes first here.
     fn choose(&mut self) {
         let memory = self.memory.map(|_| Source::Memory);

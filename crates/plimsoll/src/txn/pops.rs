@@ -4,8 +4,8 @@
 //! several times as much as a row.
 //!
 //! Invariants:
-//! 1. The rows ahead are what the transaction sees after its last pop. An own write to a key that
-//!    is not after all of them discards them.
+//! 1. The rows ahead are the rows that the transaction sees after its last pop. An own write to a
+//!    key that is not after all of them discards them.
 //! 2. Only popped keys count as read, together with all keys before them. They are added to the
 //!    read set and the gaps before anything uses these: a scan, a commit, or a write among the
 //!    popped keys.
@@ -61,7 +61,7 @@ struct Ends {
 
 impl Pops {
     /// Whether a write to this index key lies before the end of the keys popped or read ahead. If
-    /// so, the caller must record what was popped and discard the rest.
+    /// so, the caller must record the popped rows and discard the rest.
     pub(crate) fn is_disturbed_by(&self, key: &[u8]) -> bool {
         let Some((space, direction)) = self.place else { return false };
         let farthest = match self.rows.back() {
@@ -174,7 +174,7 @@ impl Pops {
         IndexKey::new(&self.last).user_key()
     }
 
-    /// Adds what was popped to the read set and the gaps.
+    /// Adds the popped rows to the read set and the gaps.
     pub(crate) fn record(
         &mut self,
         reads: &Mutex<ReadSet>,

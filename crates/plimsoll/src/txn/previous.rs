@@ -54,7 +54,7 @@ mod tests {
     use crate::types::invalid_input::InvalidInput;
     use crate::types::options::Options;
 
-    /// A transaction must not be committed without the write that the caller believes to be in it.
+    /// A transaction must not be committed without a write that the caller assumes it contains.
     #[test]
     fn a_write_whose_read_fails_spoils_the_transaction() {
         let dir = tempfile::tempdir().unwrap();

@@ -100,7 +100,7 @@ use on_branch::OnBranch;
 enum When<'t> {
     /// Of a snapshot, whose versions are retained as long as the iterator lives.
     Snapshot(Arc<OpenMoment>),
-    /// Of a transaction, which must know what its reads depend on.
+    /// For a transaction, which must know what its reads depend on.
     Transaction(&'t OpenMoment, &'t Expiries),
 }
 
@@ -147,7 +147,7 @@ struct Passed {
 const DEAD_FOR_A_GAP: u64 = 8;
 
 impl RangeState<'_> {
-    /// Heap size, without what is charged for the handle.
+    /// Heap size, without the charge of the handle.
     fn heap_bytes(&self) -> usize {
         let waiting = self.waiting.as_ref().map_or(0, |waiting| waiting.encoded.capacity());
         let own = self.own.as_ref().map_or(0, OwnWrites::heap_bytes);
@@ -156,7 +156,7 @@ impl RangeState<'_> {
     }
 }
 
-/// The next key's version. Notes what a transaction's commit must know about expiries.
+/// The next key's version. Records the expiries that a transaction's commit must check.
 fn next_of<'a>(
     base: &'a mut Visible,
     key: &'a mut Vec<u8>,
@@ -212,8 +212,8 @@ impl<'t> Range<'t> {
         Range::new(committer, span, When::Snapshot(Arc::clone(moment)))
     }
 
-    /// A transaction's iterator: over what was committed up to `moment`, which is ready for a read,
-    /// and its own writes. It records what it reads.
+    /// A transaction's iterator over its own writes and everything committed up to `moment`, which
+    /// is ready for reads. It records its reads.
     pub(crate) fn in_transaction(
         committer: &Arc<Committer>,
         span: Span,
@@ -362,7 +362,8 @@ impl<'t> Range<'t> {
         self.back = None;
     }
 
-    /// Charges what the iterator holds between two calls. If refused, the iterator is at its end.
+    /// Charges the memory that the iterator holds between two calls. If refused, the iterator is at
+    /// its end.
     fn charge(&mut self) -> Result<()> {
         if self.branch.is_some() {
             return self.charge_on_branch();
@@ -813,14 +814,14 @@ impl<'t> Range<'t> {
         Ok(true)
     }
 
-    /// Records in the transaction what was read: the whole span, or the part up to the current key.
-    /// Nothing is recorded after that.
+    /// Records the read range in the transaction: the whole span, or the part up to the current
+    /// key. Nothing is recorded after that.
     fn remember(&mut self, whole: bool) {
         self.note_reads(whole);
         self.reads = None;
     }
 
-    /// Records in the transaction what was read so far.
+    /// Records the range read so far in the transaction.
     fn note_reads(&self, whole: bool) {
         let Some(reads) = self.reads else { return };
         let span = self.span();

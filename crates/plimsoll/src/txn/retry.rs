@@ -19,10 +19,10 @@ use crate::types::options::Durability;
 /// Number of attempts before a conflict is returned.
 const ATTEMPTS: u32 = 32;
 
-/// From this attempt on, a transaction reads what is ordered, durable or not
-/// ([`Transaction::ordered`]). If a sync takes long, a transaction that reads what is durable
+/// From this attempt on, a transaction reads all ordered commits, durable or not
+/// ([`Transaction::ordered`]). If a sync takes long, a transaction that reads only durable commits
 /// conflicts with each commit ordered since the last sync, and could fail every time. The
-/// transaction is not acknowledged before what it has read is durable.
+/// transaction is not acknowledged before everything that it has read is durable.
 const FIRST_ORDERED: u32 = 4;
 
 /// The bounds of the first pause and of the longest.

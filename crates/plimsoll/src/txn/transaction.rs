@@ -1,6 +1,6 @@
 //! Optimistic, serializable transactions.
 //!
-//! A transaction reads one snapshot plus its own writes, and records what it read. Its commit is
+//! A transaction reads one snapshot plus its own writes, and records its reads. Its commit is
 //! refused with [`crate::Error::Conflict`] if any of that was changed by a commit that is ordered
 //! between the snapshot and this one, durable or not (`txn::commit`). A key that had no value at
 //! the snapshot and has none at the commit may count as unchanged although it had one in between:
@@ -113,7 +113,7 @@ impl Transaction {
         Self::at_moment(committer, committer.open_unread())
     }
 
-    /// A transaction that reads what is ordered, durable or not.
+    /// A transaction that reads all ordered commits, durable or not.
     pub(crate) fn ordered(committer: &Arc<Committer>) -> Self {
         Self::at_moment(committer, committer.open_ordered())
     }
@@ -420,8 +420,8 @@ impl Transaction {
         self.write(|writes| writes.put(key.get(), value, expiry))
     }
 
-    /// Sets the value of a key to what `value` yields up to its end, without holding it in memory.
-    /// Returns its length in bytes.
+    /// Sets the value of a key to the bytes that `value` yields up to its end, without holding them
+    /// in memory. Returns its length in bytes.
     ///
     /// # Errors
     /// As for [`Transaction::put`], and errors of `value`.
@@ -541,7 +541,7 @@ impl Transaction {
         self.pops.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds what was popped to the read set and the gaps, before these are used.
+    /// Adds the popped rows to the read set and the gaps, before these are used.
     pub(crate) fn record_pops(&self) {
         let mut pops = self.pops.lock().unwrap_or_else(PoisonError::into_inner);
         pops.record(&self.reads, &self.gaps, &self.committer.reader.index.iterators);

@@ -72,7 +72,7 @@ impl ValueBuffer {
         Ok(start as u64)
     }
 
-    /// Whether this many more bytes need no more memory.
+    /// Whether this many more bytes fit without more memory.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         self.len as u64 + bytes <= self.held_bytes()
     }

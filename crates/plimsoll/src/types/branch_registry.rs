@@ -1,5 +1,5 @@
 //! The chains that an open store knows, and the merges among them: which moments must stay readable
-//! for them, and what is removed with a branch.
+//! for them, and which chains are removed with a branch.
 //!
 //! Invariant: a fork, or the moment of a merge, is released only after the deletion of its record
 //! is durable. After a crash, no chain leaves its parent at a moment whose versions were dropped.
@@ -180,12 +180,12 @@ impl Known {
 
     /// What remains if the branch with the chain `id` is deleted.
     ///
-    /// A chain stays without a name as long as others descend from it, or contain by it what they
-    /// would not contain without it. Its versions may be the base of a merge only if two others
-    /// contain it by themselves.
+    /// A deleted branch's chain is kept while other chains descend from it, or contain commits only
+    /// through it. Its versions may be the base of a merge only if two others contain it by
+    /// themselves.
     ///
-    /// If `keeps_merged`, whatever was merged into a chain that stays is needed: a store that
-    /// exchanges commits with others passes on what its branches contain.
+    /// If `keeps_merged`, everything merged into a kept chain is needed, because a store that
+    /// exchanges commits with others sends everything that its branches contain.
     pub(crate) fn without(&self, id: u32, keeps_merged: bool) -> Removal {
         let (mut removed, mut open) = (BTreeSet::new(), vec![id]);
         let mut groups = BTreeSet::new();
@@ -407,7 +407,7 @@ impl Known {
         }
     }
 
-    /// Removes what is known of a chain besides its record.
+    /// Removes everything known about a chain except its record.
     fn unlink(&mut self, chain: &Chain, at: Glsn) {
         if let Some(name) = &chain.name {
             // Another chain may have taken the name in the same change.
@@ -542,7 +542,7 @@ impl Branches {
         self.known().shrink(MERGE_BYTES);
     }
 
-    /// Notes what a commit of this process has changed. A chain that is removed is removed with its
+    /// Records the changes of a commit of this process. A chain that is removed is removed with its
     /// merges.
     pub(crate) fn changed(&self, changes: Changes, counter: Counter, glsn: Glsn, tags: &Tags) {
         let tagged = tags.named_moments();
@@ -569,7 +569,7 @@ impl Branches {
     }
 
     /// The oldest `limit` forks, from main or from other chains, that must stay readable, and those
-    /// that are about to be released. `None` if they are not known yet; `durable`: the newest
+    /// that are about to be released. `None` if they are still unknown; `durable`: the newest
     /// durable commit.
     pub(crate) fn moments(&self, of_main: bool, durable: Glsn, limit: usize) -> Option<Vec<Glsn>> {
         let mut known = self.known();

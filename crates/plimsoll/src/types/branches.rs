@@ -217,7 +217,7 @@ pub(crate) fn check_users_name(name: &str) -> Result<()> {
     }
 }
 
-/// Rejects names that are no names of branches, and those that a command could read as a moment or
+/// Rejects names that are invalid for a branch, and those that a command could read as a moment or
 /// a range.
 pub(crate) fn check_branch_name(name: &str) -> Result<()> {
     let is_name = !name.is_empty()

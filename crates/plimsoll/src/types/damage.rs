@@ -145,8 +145,8 @@ impl fmt::Display for Damage {
     }
 }
 
-/// The command that recovers the store at `path` into a new folder beside it. It changes nothing in
-/// the store.
+/// The command that recovers the store at `path` into a new folder next to it. It changes nothing
+/// in the store.
 pub(crate) fn recover_command(path: &Path) -> String {
     let path = path.display().to_string();
     format!("plimsoll recover {} {}", quoted(&path), quoted(&format!("{path}.recovered")))

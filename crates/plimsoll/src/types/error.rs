@@ -66,8 +66,8 @@ pub enum Error {
     /// The log is trimmed, and the times of its older commits are gone: use a time from `since` on,
     /// or a moment given by its GLSN.
     #[error(
-        "times before {} cannot be looked up any more, because the log is trimmed there; ask for \
-         a later time, or give the moment as a GLSN ({first} is the one at that time)",
+        "times before {} can no longer be looked up, because the log was trimmed; give a later \
+         time, or give the moment as a GLSN ({first} is the GLSN at that time)",
         show_time(*since)
     )]
     TimeTrimmed {
@@ -210,8 +210,8 @@ pub enum Error {
     /// Another process performs this operation for all processes that have the store open, and did
     /// not succeed. The same call in that process returns the reason.
     #[error(
-        "{} performs this operation for all processes that have the store open, and failed; try \
-         again, or run the operation in that process to see the error",
+        "{} performs this operation for all processes that share the store, and it failed there; \
+         try again, or run the operation in that process to see the error",
         pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
     )]
     NotKeeper {
@@ -228,7 +228,10 @@ pub enum Error {
     /// The memory budget is exhausted: the message lists the holders. The transaction is aborted,
     /// the store keeps working. Raise the budget, or hold less at a time: `get_reader` reads a long
     /// value in pieces.
-    #[error("{0}; raise the budget, or hold less at a time: long values can be read in pieces")]
+    #[error(
+        "{0}; raise the budget, or use less memory at a time: long values can be read in \
+             pieces"
+    )]
     OutOfBudget(OutOfBudget),
     /// The operating system reported an error.
     #[error("{message}")]
@@ -246,7 +249,7 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Corruption in a file that is not known yet; see [`Error::in_file`].
+    /// Corruption in a file that is still unknown; see [`Error::in_file`].
     pub(crate) fn corrupt(message: impl Into<String>) -> Self {
         Self::Corrupt { file: None, glsn: None, message: message.into() }
     }
@@ -274,7 +277,7 @@ impl Error {
 
     /// The error for a path that is a file.
     pub(crate) fn is_a_file(path: &Path) -> Self {
-        let what = "this is a file; a store is a folder, give another path".to_owned();
+        let what = "this is a file, but a store is a folder; give another path".to_owned();
         Self::NotAStore { path: path.to_owned(), what }
     }
 

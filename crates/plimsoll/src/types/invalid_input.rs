@@ -8,7 +8,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::types::retention::Retention;
 use crate::types::times::show_time;
 
-/// Why a request is invalid. The message states what is allowed, or which call to use instead.
+/// Why a request is invalid. The message states the allowed values, or the call to use instead.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -31,7 +31,7 @@ use crate::types::times::show_time;
 #[non_exhaustive]
 pub enum InvalidInput {
     /// The key, prefix or bound is too long.
-    #[error("a key has at most {limit_bytes} bytes, this one has {bytes}")]
+    #[error("the key has {bytes} bytes; the maximum is {limit_bytes}")]
     KeyTooLong {
         /// Length of the key.
         bytes: u64,
@@ -40,8 +40,8 @@ pub enum InvalidInput {
     },
     /// The key is too long to be written on a branch.
     #[error(
-        "on a branch a key has at most {limit_bytes} bytes, and a zero byte counts twice; this one \
-         has {bytes}"
+        "the key has {bytes} bytes; the maximum on a branch is {limit_bytes}, and each zero byte \
+         counts twice"
     )]
     KeyTooLongForBranch {
         /// Length of the key, with each zero byte counted twice.
@@ -49,12 +49,12 @@ pub enum InvalidInput {
         /// The limit.
         limit_bytes: u64,
     },
-    /// No key can lie in the range that is to be deleted.
+    /// The range to delete cannot contain any key.
     #[error("the range to delete is empty: its end must be after its beginning")]
     EmptyRange,
     /// The value is too long.
     #[error(
-        "a value has at most {limit_bytes} bytes ({} GiB), this one has at least {bytes}",
+        "the value has at least {bytes} bytes; the maximum is {limit_bytes} ({} GiB)",
         limit_bytes >> 30
     )]
     ValueTooLong {
@@ -65,7 +65,8 @@ pub enum InvalidInput {
     },
     /// No value can have this time to live.
     #[error(
-        "a time to live is at least a microsecond and ends before the year 10000, unlike {ttl:?}"
+        "invalid time to live {ttl:?}: it must be at least one microsecond, and end before the \
+         year 10000"
     )]
     TimeToLive {
         /// The time to live.
@@ -73,8 +74,8 @@ pub enum InvalidInput {
     },
     /// No value can expire at this time.
     #[error(
-        "a value expires after now ({}) and before the year 10000, not at {}; delete the key \
-         instead, or give a later time",
+        "invalid expiry time: it must be after now ({}) and before the year 10000, but is {}; \
+         delete the key instead, or give another time",
         show_time(*now),
         show_time(*asked)
     )]
@@ -85,7 +86,7 @@ pub enum InvalidInput {
         now: SystemTime,
     },
     /// The metadata of a transaction is too long.
-    #[error("metadata has at most {limit_bytes} bytes, this has {bytes}")]
+    #[error("the metadata has {bytes} bytes; the maximum is {limit_bytes}")]
     MetadataTooLong {
         /// Length of the metadata.
         bytes: u64,
@@ -93,7 +94,7 @@ pub enum InvalidInput {
         limit_bytes: u64,
     },
     /// Entries appended together are too long.
-    #[error("a record's body is at most {limit_bytes} bytes, this one has {bytes}")]
+    #[error("the record's body has {bytes} bytes; the maximum is {limit_bytes}")]
     RecordTooLong {
         /// Total length of the entries.
         bytes: u64,
@@ -101,7 +102,7 @@ pub enum InvalidInput {
         limit_bytes: u64,
     },
     /// The name of a keyspace or cursor is not allowed.
-    #[error("a name has 1 to {limit_bytes} bytes and no control characters, unlike {name:?}")]
+    #[error("invalid name {name:?}: use 1 to {limit_bytes} bytes without control characters")]
     Name {
         /// The name.
         name: String,
@@ -161,9 +162,7 @@ pub enum InvalidInput {
         asked: Retention,
     },
     /// There is no such compression.
-    #[error(
-        "there is no compression {text:?}; give none, lz4, or zstd:LEVEL with a level from 1 to 22"
-    )]
+    #[error("unknown compression {text:?}; use none, lz4, or zstd:LEVEL with a level from 1 to 22")]
     UnknownCompression {
         /// The compression.
         text: String,
@@ -210,7 +209,7 @@ pub enum InvalidInput {
     },
     /// The memory budget is more than the machine or the container has.
     #[error(
-        "a memory budget of {bytes} bytes cannot be kept: {whose} {limit_bytes} bytes ({} MiB); \
+        "a memory budget of {bytes} bytes is too large: {whose} {limit_bytes} bytes ({} MiB); \
          give the store at most that, preferably half of it",
         limit_bytes >> 20
     )]
@@ -247,8 +246,8 @@ pub enum InvalidInput {
         /// The store.
         path: PathBuf,
     },
-    /// This process may not write to the store's folder, so it cannot tell the processes that share
-    /// the store which part of the log to keep.
+    /// This process may not write to the store's folder, so it cannot publish to the other
+    /// processes which part of the log to retain.
     #[error(
         "{}: this process cannot hold the log of a shared store, because it may not write to the \
          folder; give it write permission (it may still open the store read-only), or hold the log \
@@ -285,7 +284,7 @@ pub enum InvalidInput {
         total_bytes: u64,
     },
     /// The destination of a backup already exists.
-    #[error("{}: this path is in use already; give a backup a new or empty folder", path.display())]
+    #[error("{}: this path already exists; give the backup a new or empty folder", path.display())]
     DestinationExists {
         /// The destination.
         path: PathBuf,
@@ -301,7 +300,7 @@ pub enum InvalidInput {
         path: PathBuf,
     },
     /// The destination of a backup is inside the store.
-    #[error("{}: this is inside the store; give a backup a folder outside of it", path.display())]
+    #[error("{}: this is inside the store; give the backup a folder outside of it", path.display())]
     DestinationInside {
         /// The destination.
         path: PathBuf,
@@ -320,8 +319,8 @@ pub enum InvalidInput {
     },
     /// The name of a tag is not allowed.
     #[error(
-        "a tag's name has 1 to {limit_bytes} bytes, no control characters, no `:` or `@{{`, no \
-         space around it, and cannot be read as a GLSN or a time, unlike {name:?}"
+        "invalid tag name {name:?}: use 1 to {limit_bytes} bytes without control characters, \
+         surrounding space, `:` or `@{{`, that do not read as a GLSN or a time"
     )]
     TagName {
         /// The name.
@@ -405,7 +404,7 @@ pub enum InvalidInput {
     /// The default keyspace cannot be dropped.
     #[error("the default keyspace always exists: delete its keys instead of dropping it")]
     DropOfDefaultKeyspace,
-    /// The memory budget of an open store cannot be raised that far.
+    /// The memory budget of an open store cannot be raised above the maximum.
     #[error(
         "cannot raise the memory budget to {bytes} bytes while the store is open (maximum \
          {ceiling_bytes} bytes)"
@@ -417,15 +416,15 @@ pub enum InvalidInput {
         ceiling_bytes: u64,
     },
     /// The size of the log's segments is out of bounds.
-    #[error("a segment has 64 KiB to 1 GiB, not {bytes} bytes")]
+    #[error("invalid segment size of {bytes} bytes: use 64 KiB to 1 GiB")]
     SegmentSize {
         /// The size.
         bytes: u64,
     },
     /// The I/O allowance of the warm image is too small.
     #[error(
-        "a warm image needs an allowance of at least 64 KiB a second, not {bytes_per_second} \
-         bytes; raise it, or disable the warm image"
+        "the write rate of the warm image is {bytes_per_second} bytes a second; use at least 64 \
+         KiB a second, or disable the warm image"
     )]
     WarmAllowanceTooSmall {
         /// The allowance.
@@ -433,8 +432,8 @@ pub enum InvalidInput {
     },
     /// The interval between two saves of the warm image is too short.
     #[error(
-        "a warm image is written at most every 100 ms, not every {interval:?}; use a longer \
-         interval, or disable the warm image"
+        "the interval of the warm image is {interval:?}; use at least 100 ms, or disable the warm \
+         image"
     )]
     WarmIntervalTooShort {
         /// The interval.
@@ -460,7 +459,7 @@ pub enum InvalidInput {
     /// The log does not accept the record.
     #[error("{what}")]
     InvalidRecord {
-        /// Which rule the record breaks, and what is allowed.
+        /// The violated rule, and the allowed values.
         what: String,
     },
     /// An update of a number met a value that is none: an [`i64`] in 8 bytes, little endian.
@@ -515,7 +514,7 @@ pub enum InvalidInput {
     CommitOnOtherBranch {
         /// The commit.
         glsn: Glsn,
-        /// The branch on which it was to be reverted.
+        /// The branch on which the revert was requested.
         branch: String,
         /// The branch on which it was made; `None` if that was deleted.
         made_on: Option<String>,
@@ -559,13 +558,16 @@ pub enum InvalidInput {
         name: String,
     },
     /// The name is reserved for the temporary branches of transfers between stores.
-    #[error("{name:?} cannot be the name of a branch: transfers use names in `incoming/`")]
+    #[error(
+        "{name:?} cannot be the name of a branch: names that begin with `incoming/` are \
+             reserved for transfers"
+    )]
     TemporaryBranch {
         /// The name.
         name: String,
     },
     /// The text is not the id of a commit.
-    #[error("{text:?} is not the id of a commit, which has 64 hexadecimal digits")]
+    #[error("{text:?} is not a commit id, which has 64 hexadecimal digits")]
     CommitId {
         /// The text.
         text: String,
@@ -594,11 +596,11 @@ pub enum InvalidInput {
         /// The last of them.
         upto: Glsn,
     },
-    /// Commits descend from one whose state is no longer retained where they are to be placed.
+    /// A parent of received commits has a state that the receiving store no longer retains.
     #[error(
-        "commits that descend from commit {id} cannot be placed, because its state is no longer \
-         retained there; set a longer retention (Retention::Forever) in a store that several \
-         others push to"
+        "cannot receive commits that descend from commit {id}, because its state is no longer \
+         retained; set a longer retention (Retention::Forever) in a store that several others push \
+         to"
     )]
     StateNotRetained {
         /// The id of the commit.
@@ -619,8 +621,8 @@ pub enum InvalidInput {
         /// The keyspace.
         keyspace: String,
     },
-    /// A reader yielded another number of bytes than announced.
-    #[error("the value has {bytes} bytes, but {expected_bytes} were announced")]
+    /// A reader yielded more or fewer bytes than the given length.
+    #[error("the value has {bytes} bytes, but its given length is {expected_bytes}")]
     ValueLength {
         /// The number of bytes that the reader yielded.
         bytes: u64,
@@ -663,10 +665,10 @@ pub enum InvalidInput {
     /// The address is that of the store itself.
     #[error("the remote is the store itself; give the address of another store")]
     RemoteIsSelf,
-    /// There is something where a clone is to be made.
+    /// The destination of the clone already exists.
     #[error(
-        "{} is not empty, so no clone is made there; give another path, or continue an \
-         interrupted clone by a pull from it", path.display()
+        "{} is not empty; give the clone another path, or continue an interrupted clone with a \
+         pull", path.display()
     )]
     CloneTarget {
         /// The path.

@@ -150,7 +150,7 @@ pub struct KeyspaceInfo {
     /// How values that are written from now on are compressed.
     pub compression: Compression,
     /// The time to live of values that are written from now on; `None`: they do not expire unless
-    /// the write says so.
+    /// the write sets an expiry.
     pub ttl: Option<Duration>,
 }
 
@@ -418,7 +418,7 @@ impl Keyspaces {
         self.load_compression(record.id, record.compression);
     }
 
-    /// Records how values of a keyspace are compressed that are put from now on.
+    /// Records the compression of values that are put into a keyspace from now on.
     pub(crate) fn load_compression(&self, id: u32, compression: Compression) {
         let mut known = self.write();
         match compression {

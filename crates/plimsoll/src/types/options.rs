@@ -148,7 +148,7 @@ impl Options {
         self
     }
 
-    /// Opens the store without changing anything on disk; works beside a process that writes. Shows
+    /// Opens the store without changing anything on disk; works while another process writes. Shows
     /// the state that was durable at opening; with [`Options::shared`] the newest state at each
     /// read. Commits that the writer has not flushed yet are read from the log and held in memory:
     /// as much as the writer's memtables, each an eighth of the writer's budget and at most 64 MiB.
@@ -338,7 +338,8 @@ impl Options {
         self.segment_bytes.unwrap_or(64 << 20)
     }
 
-    /// Maximum size of a record's body: it must fit into a segment beside the log's own overhead.
+    /// Maximum size of a record's body: it must fit into a segment together with the log's own
+    /// overhead.
     pub(crate) fn body_limit_bytes(&self) -> u64 {
         (self.segment_limit_bytes() - SEGMENT_OVERHEAD_BYTES).min(MAX_BODY_BYTES as u64)
     }

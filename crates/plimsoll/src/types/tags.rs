@@ -159,7 +159,7 @@ impl Tags {
         known.set(all, glsn);
     }
 
-    /// The moments that must stay readable, `None` if that is not known yet; `durable`: the newest
+    /// The moments that must stay readable, `None` if they are still unknown; `durable`: the newest
     /// durable commit.
     pub(crate) fn moments(&self, durable: Glsn) -> Option<Vec<Glsn>> {
         let mut known = self.known();

@@ -132,7 +132,7 @@ enum Lasting<'a> {
 }
 
 impl<'a> Stored<'a> {
-    /// This value with an expiry in place of its own, or with none. A deletion stays as it is.
+    /// This value with a different expiry, or with none. A deletion stays as it is.
     #[inline]
     pub(crate) fn expiring(self, expiry: Option<Expiry>) -> Self {
         let Some(expiry) = expiry else { return self.value() };
@@ -333,7 +333,7 @@ impl<'a> Stored<'a> {
         }
         Err(Error::damaged(format_args!(
             "the value of {len} bytes written at GLSN {glsn} does not match its checksum in \
-             {place}: its checksum is {read:016x}, not {sum:016x}"
+             {place}: computed {read:016x}, expected {sum:016x}"
         ))
         .at_glsn(glsn))
     }
@@ -548,7 +548,8 @@ mod tests {
             &[2, 1, 100, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0x80, 0x10, 0],
             &[2, 1, 100, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0x80, 0x01],
             &[2, 1, 100, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0x81, 0x80, 0x80, 0x80, 0x04],
-            // An expiry without a value, of a deletion, in 1970, of a value that has one already.
+            // Invalid: an expiry without a value, on a deletion, in 1970, or on a value that
+            // already has one.
             &[0, 1, 9, 0, 0, 0, 0, 0, 0, 0],
             &[0, 1, 9, 0, 0, 0, 0, 0, 0, 0, 0],
             &[0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, b'a'],

@@ -296,7 +296,7 @@ pub struct WarmImage {
     pub problem: Option<String>,
 }
 
-/// Describes the warm image of the store in a folder. Works beside a process that has the store
+/// Describes the warm image of the store in a folder. Works while another process has the store
 /// open.
 ///
 /// ```

@@ -110,7 +110,7 @@ impl Pacing {
 }
 
 /// Whether a thread was queued for much of its time. If three threads share two processors, each is
-/// queued for a third of its time; that is no reason to pause, because one of them may be the
+/// queued for a third of its time; this is not a reason to pause, because one of them may be the
 /// restore's own helper.
 fn has_queued(portion: ThreadTime) -> bool {
     portion.queued_nanos > WAKING_NANOS && portion.queued_nanos > portion.ran_nanos / 3 * 2

@@ -3,15 +3,15 @@
 //! The cache stores entries sequentially in two queues, where they keep their places until they
 //! move to the young end of a queue. So a full part of a queue only ever loses entries. Its file is
 //! written once, and again when an eighth of it is gone, when it was accessed often since, or when
-//! it has become stale: a merge has put an eighth of it beside younger versions, or a younger
-//! deletion was dropped from its keyspaces. Entries that leave the cache later do no harm: see
-//! `validation`.
+//! it has become stale: a merge has put an eighth of it into tables with younger versions, or a
+//! younger deletion was dropped from its keyspaces. Entries that leave the cache later do no harm:
+//! see `validation`.
 //!
 //! Rows in lent memory are left out: the image holds only as many rows as fit into their share of
 //! the memory, the oldest of each queue, whose files stay unchanged.
 //!
-//! Each process writes its own *generation* beside the files that it found. When it has written all
-//! of its own once, it removes the others.
+//! Each process writes its own *generation* next to the files that it found. When it has written
+//! all of its own once, it removes the others.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -107,7 +107,7 @@ impl Saver {
                 self.compare_with_disk(context)?;
                 match Round::begin(context)? {
                     Some(round) => round,
-                    // An empty cache is no reason to remove the image.
+                    // An empty cache does not justify removing the image.
                     None => return Ok(0),
                 }
             }

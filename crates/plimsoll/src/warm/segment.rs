@@ -146,10 +146,10 @@ pub(crate) fn read_header(
     file_bytes: u64,
 ) -> Result<(Header, u64), Rejection> {
     let damaged = |what| Rejection::Damaged { what };
-    let head = head.get(..HEADER_BYTES).ok_or(damaged("it is cut short"))?;
+    let head = head.get(..HEADER_BYTES).ok_or(damaged("it is truncated"))?;
     let (fields, sum) = head.split_at(HEADER_BYTES - 8);
     if fields[..8] != MAGIC {
-        return Err(damaged("it does not begin like an image"));
+        return Err(damaged("it has no header of an image"));
     }
     let cannot = "the header has a fixed length";
     let mut reader = Reader::new(&fields[8..]);
@@ -168,7 +168,7 @@ pub(crate) fn read_header(
         return Err(Rejection::Format { what });
     }
     if reader.u32().expect(cannot) != kind as u32 {
-        return Err(damaged("it is of another kind"));
+        return Err(damaged("it is an image of another kind"));
     }
     let log_id = reader.u128().expect(cannot);
     let glsn = Glsn(reader.u64().expect(cannot));
@@ -176,7 +176,7 @@ pub(crate) fn read_header(
     let entries = reader.u64().expect(cannot);
     let body_bytes = u64::from(reader.u32().expect(cannot));
     if HEADER_BYTES as u64 + body_bytes != file_bytes {
-        return Err(damaged("its length differs from its header"));
+        return Err(damaged("its length differs from the one in its header"));
     }
     let note = reader.u32().expect(cannot);
     let sum = reader.u64().expect(cannot);

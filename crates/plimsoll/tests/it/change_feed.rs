@@ -439,7 +439,7 @@ fn a_wait_is_ended_through_a_handle_and_the_next_one_continues() {
     }
 }
 
-/// Each watch waits in a thread of its own.
+/// Each watch waits in its own thread.
 #[test]
 fn a_thousand_waiting_watches_see_the_commits_under_their_prefixes() {
     let dir = tempfile::tempdir().unwrap();

@@ -342,7 +342,7 @@ fn an_interrupted_restore_goes_on_where_it_stopped() {
     let rows = rows_at(&db, Moment::Newest);
     for (number, whole) in [untrimmed, newest, trimmed].iter().enumerate() {
         let dest = dir.path().join(format!("copy {number}"));
-        let mut went_on = 0;
+        let mut resumed = 0;
         for part in 1..8 {
             let cut = Db::restore(&dest, options(), &whole[..whole.len() * part / 8]);
             assert!(matches!(cut, Err(Error::Corrupt { .. })), "{cut:?}");
@@ -352,8 +352,8 @@ fn an_interrupted_restore_goes_on_where_it_stopped() {
         let opened = Db::open(&around, options());
         assert!(matches!(opened, Err(Error::NotAStore { .. })), "{opened:?}");
         let report = Db::restore(&dest, options(), &whole[..]).unwrap();
-        went_on += u32::from(report.went_on);
-        assert_eq!(went_on, 1, "{report:?}");
+        resumed += u32::from(report.resumed);
+        assert_eq!(resumed, 1, "{report:?}");
         assert!(!around.exists());
         let copy = Db::open(&dest, options()).unwrap();
         if number == 2 {
@@ -376,7 +376,7 @@ fn a_restore_goes_on_with_a_later_dump_and_not_with_another_history() {
     let fork = Db::open(dir.path().join("fork"), options()).unwrap();
     fork.put(&fork.keyspace("rows").unwrap(), "fork", "x").unwrap();
     let report = Db::restore(&dest, options(), &dump(&db, history())[..]).unwrap();
-    assert!(report.went_on && report.glsn == db.newest(), "{report:?}");
+    assert!(report.resumed && report.glsn == db.newest(), "{report:?}");
     check_same_history(&db, &Db::open(&dest, options()).unwrap(), 1);
     // All but the end of the store was restored; then comes the dump of a fork of it.
     let (dest, whole) = (dir.path().join("second"), dump(&db, history()));
@@ -384,11 +384,12 @@ fn a_restore_goes_on_with_a_later_dump_and_not_with_another_history() {
     fill_more(&fork);
     fill_more(&fork);
     let other = Db::restore(&dest, options(), &dump(&fork, history())[..]);
-    assert!(matches!(&other, Err(Error::Corrupt { message, .. }) if message.contains("another")));
+    assert!(matches!(&other, Err(Error::Corrupt { message, .. }) if message.contains("different \
+                                                                                      histories")));
     // A dump of another store begins anew.
     let small = small();
     let report = Db::restore(&dest, options(), &dump(&small, history())[..]).unwrap();
-    assert!(!report.went_on && report.glsn == small.newest(), "{report:?}");
+    assert!(!report.resumed && report.glsn == small.newest(), "{report:?}");
 }
 
 fn fill_more(db: &Db) {
@@ -522,7 +523,7 @@ fn a_restore_that_is_cut_short_at_any_sync_leaves_no_store_and_goes_on() {
             } else if disk.entry(Path::new("/copy")).unwrap().is_none() {
                 let again = Db::restore("/copy", on(disk.clone()), &dump[..]);
                 let report = again.unwrap_or_else(|error| panic!("{told}: {error}"));
-                resumed += u32::from(report.went_on);
+                resumed += u32::from(report.resumed);
             }
             let copy = Db::open("/copy", on(disk).create(false)).unwrap();
             if number == 2 {

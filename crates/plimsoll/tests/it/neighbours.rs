@@ -25,7 +25,7 @@ fn value(number: u32, bytes: usize) -> Vec<u8> {
     words.collect()
 }
 
-/// Values of this size, each in a commit of its own, in several segments.
+/// Values of this size, each in a separate commit, in several segments.
 fn filled(keys: u32, value_bytes: usize) -> MemDisk {
     let disk = MemDisk::new();
     let db = Db::open("/store", options(&disk)).unwrap();

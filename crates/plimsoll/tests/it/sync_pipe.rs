@@ -353,7 +353,7 @@ fn a_fault_in_a_push_fails_it_and_the_next_push_completes_it() {
         check(fault, done.is_err(), &source, &target, "main");
         assert!(done.is_err(), "{direction} {fault:?}");
         assert!(
-            ["the connection to", "follow the protocol", "instead of the greeting"]
+            ["the connection to", "violated the sync protocol", "instead of the greeting"]
                 .iter()
                 .any(|part| shown.contains(part)),
             "{direction} {fault:?}: {shown}"
@@ -437,7 +437,7 @@ fn something_else_at_the_other_end_is_named() {
     let shown = |bytes: &[u8]| SyncConnection::new(of(bytes), Gone).unwrap_err().to_string();
     let motd = shown(b"Welcome to Ubuntu 24.04 LTS, where everything is fine");
     assert!(motd.contains("sent \"Welcome to Ubuntu 24.04 LTS"), "{motd}");
-    assert!(motd.contains("the shell there prints nothing"), "{motd}");
+    assert!(motd.contains("shell on that machine prints nothing"), "{motd}");
     assert!(shown(b"").contains("the connection to the other store ended"));
     assert!(shown(b"plimsy").contains("ended"));
     let ended = SyncConnection::new(of(b""), Broken).unwrap_err().to_string();

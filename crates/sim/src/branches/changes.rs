@@ -1,4 +1,4 @@
-//! Single changes, each in a commit of its own.
+//! Single changes, each in a separate commit.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Compares what processes read with the model.
+//! Compares the reads of processes with the model.
 
 use std::ops::{Bound, ControlFlow};
 use std::time::SystemTime;
@@ -70,7 +70,7 @@ pub(super) fn is_within(bounds: &Bounds, key: u8) -> bool {
 }
 
 impl Driver {
-    /// The content of a key in a state; `None`: it is not known whether it has expired.
+    /// The content of a key in a state; `None`: whether it has expired is unknown.
     pub(super) fn seen(&self, held: Held, place: Place) -> Option<Option<Content>> {
         let at_first = self.model.content(held.node, place, held.times.0);
         let at_last = self.model.content(held.node, place, held.times.1);
@@ -140,7 +140,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Compares some of what a process reads.
+    /// Compares some reads of a process.
     pub(super) fn check(&mut self, number: usize, random: &mut Random) -> Step {
         self.check_gone(number)?;
         self.check_lists(number)?;

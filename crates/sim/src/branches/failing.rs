@@ -14,7 +14,7 @@ impl Driver {
     /// Runs an operation in which one read fails.
     pub(super) fn failing(&mut self, number: usize, random: &mut Random) -> Step {
         let how = random.below(8);
-        // Of what another process changes, the records are read when this one learns of it.
+        // This process reads the records of another process's changes when it is notified of them.
         let other = (number + 1) % self.members.len();
         if how < 3 && other != number {
             self.tag(other, random)?;

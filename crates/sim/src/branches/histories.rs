@@ -25,7 +25,7 @@ pub(super) struct Hashes(Vec<(Live, StateHash)>);
 type Version = (u64, Option<Vec<u8>>, Option<SystemTime>);
 
 impl Driver {
-    /// Compares some of what a process knows of the past.
+    /// Compares some of a process's reads of the past.
     pub(super) fn check_histories(&mut self, number: usize, random: &mut Random) -> Step {
         let branch = self.some_branch(random);
         self.check_history(number, branch, place(random))?;
@@ -121,7 +121,7 @@ impl Driver {
         Ok(same(format!("newest version, {what}"), &is_live, &content.is_some())?)
     }
 
-    /// What the commits of a branch wrote to a key.
+    /// The writes to a key by the commits of a branch.
     fn writes_of(&self, commits: &[usize], place: Place) -> Vec<(u64, Option<Content>)> {
         let nodes = commits.iter().map(|commit| &self.model.nodes[*commit]);
         let writes = nodes.filter_map(|node| Some((node.glsn, node.writes.get(&place)?.clone())));

@@ -100,7 +100,7 @@ pub(super) fn value(key: u8, random: &mut Random) -> Vec<u8> {
         Json::Array(numbers.map(Json::Number).collect())
     };
     let text = json.text();
-    // White space is no change.
+    // White space is not a change.
     if random.below(4) == 0 { text.replace(',', " ,\n  ") } else { text }.into_bytes()
 }
 

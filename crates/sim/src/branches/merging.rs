@@ -1,4 +1,4 @@
-//! Merges of branches: each key is compared with what the model decides.
+//! Merges of branches: each key is compared with the model's decision.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,7 @@ pub(super) struct Expected {
     pub(super) is_changed: Option<bool>,
 }
 
-/// The steps of a preview: what becomes of the keys that it lists.
+/// The steps of a preview: the result for each key that it lists.
 type Steps = BTreeMap<Place, (MergeAction, Option<Vec<u8>>)>;
 
 /// A merge whose preview is as expected.
@@ -254,8 +254,8 @@ impl Driver {
     }
 }
 
-/// The deletion of another branch while a merge decides about a key; what it alone retained is
-/// dropped.
+/// The deletion of another branch while a merge decides about a key; versions that only it retained
+/// are dropped.
 struct Meanwhile {
     db: Db,
     name: String,

@@ -80,7 +80,7 @@ pub(super) struct Node {
     /// The commit that wrote or deleted each key last.
     pub(super) by: BTreeMap<Place, usize>,
     pub(super) writes: Writes,
-    /// The keys that it may have written besides.
+    /// Other keys that it may have written.
     pub(super) touched: BTreeSet<Place>,
 }
 
@@ -365,7 +365,7 @@ impl Model {
         self.lines[branch].nodes.push((glsn, own));
     }
 
-    /// The commits that two others contain and that no other such one contains.
+    /// The newest commits that two others both contain: those that no other common commit contains.
     pub(super) fn bases(&self, a: usize, b: usize) -> Vec<usize> {
         self.newest_common(&self.nodes[a].contained, &self.nodes[b].contained)
     }
@@ -381,7 +381,7 @@ impl Model {
         newest
     }
 
-    /// What several commits have in common, each read by `read`: they are merged from their own
+    /// The common base of several commits, each read by `read`: they are merged from their own
     /// bases. `None`: they changed it in different ways.
     pub(super) fn merged<T: PartialEq>(
         &self,

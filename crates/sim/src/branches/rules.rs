@@ -52,7 +52,7 @@ pub(super) enum Rule {
     Function,
 }
 
-/// What becomes of a key.
+/// The result for a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Keep,
@@ -100,8 +100,8 @@ impl Rule {
         }
     }
 
-    /// What becomes of a key that both sides changed; `base`: `None` if the bases differ.
-    /// Of JSON, white space and the order of fields and elements may differ.
+    /// The result for a key that both sides changed; `base`: `None` if the bases differ. White
+    /// space and the order of fields and elements in JSON may differ.
     pub(super) fn fate(
         self,
         base: Option<Option<&Content>>,
@@ -190,7 +190,7 @@ fn decide(
         0 => MergeDecision::Conflict,
         1 | 2 => MergeDecision::Delete,
         3 | 4 => MergeDecision::Put(ours.unwrap_or(&[0; 8]).to_vec()),
-        // A number, so that a later counter can go on with it.
+        // A number, so that a later counter can continue from it.
         _ => MergeDecision::Put(u64::from(sum).to_le_bytes().to_vec()),
     }
 }

@@ -1,5 +1,5 @@
-//! Commits are picked and reverted, and branches are reset: each key is compared with what the
-//! model decides.
+//! Commits are picked and reverted, and branches are reset: each key is compared with the model's
+//! decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

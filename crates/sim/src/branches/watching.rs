@@ -1,4 +1,4 @@
-//! Branches are watched; a watch goes on after a restart where it has stopped.
+//! Branches are watched; after a restart, a watch continues where it stopped.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(super) struct Watch {
     space: usize,
     /// The prefix; `None`: all keys.
     key: Option<u8>,
-    /// The commit from which it goes on after a restart.
+    /// The commit from which it continues after a restart.
     next: u64,
     /// Whether that is where the feed was, rather than behind the last commit that it returned.
     is_by_position: bool,
@@ -84,7 +84,7 @@ impl Driver {
                 }
             }
             let polled = self.poll(&mut watch);
-            // After a crash, a watch goes on as well.
+            // A watch also continues after a crash.
             let is_over = matches!(polled, Ok(End::Trimmed | End::Gone));
             if !is_over {
                 self.watches.push(watch);
@@ -198,7 +198,7 @@ impl Driver {
         }
     }
 
-    /// Forgets what a crash has undone.
+    /// Forgets the changes that a crash has undone.
     pub(super) fn cut_watches(&mut self) {
         let (newest, lines) = (self.model.newest, self.model.lines.len());
         self.watches.retain(|watch| watch.branch < lines);

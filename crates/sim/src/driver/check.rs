@@ -41,7 +41,7 @@ impl Driver {
         Ok(self.model.newest())
     }
 
-    /// Opens the store a second time, read-only beside the writer, and compares what it reads.
+    /// Opens the store a second time, read-only alongside the writer, and compares its reads.
     pub(super) fn read_beside(&mut self) -> Outcome<String> {
         let excuses = self.excuses;
         if self.in_doubt || excuses.reads || excuses.flips || excuses.sync || excuses.full {
@@ -161,7 +161,7 @@ impl Driver {
         let options = options.world(Arc::new(MemDisk::new()), clock);
         Db::restore("/restored", options.clone(), &dump[..]).map_err(of("restore"))?;
         let copy = Db::open("/restored", options).map_err(of("opening a restored store"))?;
-        // Reads may have memtables flushed, which drops what retention no longer promises.
+        // Reads may cause flushes, which drop versions that are no longer retained.
         let mut model = model.clone();
         model.raise_floors(&BTreeSet::new(), copy.newest().0, self.world.clock.wall_micros());
         let excuse = |_: &Error| false;

@@ -212,7 +212,7 @@ impl Driver {
         }
     }
 
-    /// A snapshot of its own for the same moment.
+    /// A separate snapshot of the same moment.
     fn own_moment(&mut self, from: Reader) -> Outcome<Option<Snapshot>> {
         let at = match from {
             Reader::Snapshot(slot) => self.snapshots.get(&slot).map(Snapshot::at),

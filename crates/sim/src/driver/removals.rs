@@ -125,7 +125,7 @@ impl Driver {
         Ok(Some(taken))
     }
 
-    /// Deletes the keys of a span in a commit of its own.
+    /// Deletes the keys of a span in a separate commit.
     pub(super) fn delete_range_now(&mut self, space: u8, span: &Span) -> Outcome<String> {
         let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
         let read_at = self.db().newest().0;

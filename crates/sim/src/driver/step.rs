@@ -12,8 +12,8 @@ use crate::judge::{Got, View, Way};
 use crate::model::{Entry, space_name};
 use crate::op::{Fault, Get, Keep, Key, Op, Reader, Span};
 
-/// Upper bound on a segment's overhead beside the payloads of one record: first and last block,
-/// headers, padding.
+/// Upper bound on a segment's overhead in addition to the payloads of one record: first and last
+/// block, headers, padding.
 const SEGMENT_RESERVE_BYTES: usize = 64 << 10;
 
 impl Driver {
@@ -29,7 +29,7 @@ impl Driver {
         | Op::Keep
         | Op::Restore { .. } = &op
         {
-            // These change files of the store by themselves.
+            // These operations change the store's files directly.
             self.world.disk.cut_power_at_change(u64::MAX);
         }
         match &op {

@@ -89,7 +89,7 @@ impl Driver {
         let Slot::Occupied(mut open) = self.txs.entry(tx) else { return said("no transaction") };
         let bytes = value.make();
         if !streamed && value.seed.is_multiple_of(3) && APPENDED.contains(&value.bytes) {
-            // What is appended is overwritten below.
+            // The appended part is overwritten below.
             let open = open.get_mut();
             let mut parts = bytes.chunks(bytes.len().div_ceil(4));
             let appended = parts.try_for_each(|part| open.handle.append(&keyspace, key, part));

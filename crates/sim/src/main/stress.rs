@@ -30,7 +30,7 @@ pub(crate) struct StressArguments {
     /// Draw memory over time into this SVG file.
     #[arg(long)]
     svg: Option<PathBuf>,
-    /// Accept memory above the budget: for sanitizers, which take memory of their own.
+    /// Accept memory above the budget: for sanitizers, which use additional memory.
     #[arg(long)]
     any_memory: bool,
     /// Runs as the child process.

@@ -42,8 +42,8 @@ pub(crate) struct WorkersArguments {
     /// Seed of the times of kills and stops.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Each process has a namespace of process ids of its own, in which its id is 1, as in a
-    /// container (needs root and `unshare`).
+    /// Each process has its own namespace of process ids, in which its id is 1, as in a container
+    /// (needs root and `unshare`).
     #[arg(long, conflicts_with = "users")]
     namespaces: bool,
     /// The processes are two users of one group, in a folder of the group's (needs root).

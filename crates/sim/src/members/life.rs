@@ -1,5 +1,5 @@
-//! The open store of a process, and its acts. Runs in a thread of its own, which stops when the
-//! process is stopped.
+//! The open store of a process, and its acts. Runs in its own thread, which stops when the process
+//! is stopped.
 
 use std::collections::{BTreeSet, VecDeque};
 

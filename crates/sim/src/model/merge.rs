@@ -24,7 +24,7 @@ pub struct Merge {
 }
 
 impl Model {
-    /// The keys that a commit changed; `None` if the entry is no commit of keys.
+    /// The keys that a commit changed; `None` if the entry is not a commit of keys.
     pub fn places_changed(&self, glsn: u64) -> Option<BTreeSet<Place>> {
         Some(match &self.entry(glsn)?.entry {
             Entry::Commit { writes, .. } => {

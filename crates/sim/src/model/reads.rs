@@ -110,7 +110,7 @@ impl Reads {
         })
     }
 
-    /// The keyspace and a key at an edge of the reads: on the edge, beside it, or the last key
+    /// The keyspace and a key at an edge of the reads: on the edge, next to it, or the last key
     /// within it. `None` if nothing was read.
     pub fn key_at_edge(&self, model: &Model, pick: u32) -> Option<(u8, Key)> {
         let (pick, count) = (pick as usize, self.spans.len());

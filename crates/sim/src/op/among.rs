@@ -23,19 +23,21 @@ pub enum Act {
     Leave,
     /// Is killed now.
     Kill,
-    /// Is killed at this operation of the disk from the next act on.
+    /// The process is killed at this disk operation, counted from its next act.
     KillAt { after: u64 },
     /// Is stopped at this operation of the disk in its next act.
     StopAt { after: u64 },
-    /// Is killed this many operations after this change of a file or a name, from the next act on.
+    /// The process is killed this many operations after this change of a file or a name, counted
+    /// from its next act.
     KillAtChange { nth: u64, later: u64 },
-    /// Is stopped this many operations after this change of a file or a name in its next act.
+    /// The process is stopped this many operations after this change of a file or a name in its
+    /// next act.
     StopAtChange { nth: u64, later: u64 },
     /// Is killed when it reaches this border case for the n-th time in its next act.
     KillAtBorder { border: u64, nth: u64 },
     /// Is stopped at that point.
     StopAtBorder { border: u64, nth: u64 },
-    /// The reservation of memory after this many others is refused in its next act.
+    /// In the process's next act, the memory reservation after this many others is refused.
     Refuse { after: u64 },
     /// This read of the process, counted from now, fails in its next act.
     FailRead { nth: u64 },

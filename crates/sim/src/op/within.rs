@@ -18,7 +18,7 @@ pub enum Within {
     CursorHeld,
     /// While a value is written to a blob file.
     LargeWritten,
-    /// After a trim has asked what is flushed, before it asks what the runs need.
+    /// After a trim has read what is flushed, before it reads what the runs need.
     TrimAsked,
     /// After a trim has chosen the entries to free, before it frees any.
     TrimChosen,
@@ -92,9 +92,9 @@ impl Deed {
 /// A failing call within an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// The reservation of memory after this many others is refused.
+    /// The memory reservation after this many others is refused.
     Reservation(u64),
-    /// All reservations of memory after this many are refused.
+    /// All memory reservations after this many are refused.
     Reservations(u64),
     /// This read of the disk fails (1: the next one).
     Read(u64),

@@ -194,8 +194,8 @@ impl Scratch {
         Tested::of(test, output.status.code(), out)
     }
 
-    /// Builds the copy once more after every bug was removed, and runs all seeds that were needed
-    /// for a bug; returns the number of runs.
+    /// Builds the copy again after every bug was removed, and runs all seeds that were needed for a
+    /// bug; returns the number of runs.
     ///
     /// # Errors
     /// The program differs from the first one, or a run fails.

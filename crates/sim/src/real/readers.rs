@@ -1,4 +1,4 @@
-//! Readers beside a process that writes, compacts and trims a store. Each read of the whole store
+//! Readers of a store that another process writes, compacts and trims. Each read of the whole store
 //! sees one moment, or gets an error that the moment is no longer retained.
 
 use std::path::Path;
@@ -23,8 +23,8 @@ pub struct Looks {
     pub lives: u64,
 }
 
-/// Reads for this long beside a child that trims; `program` is the binary that can be a child,
-/// `dir` a folder to work in.
+/// Reads for this long while a child trims; `program` is the binary that can be a child, `dir` a
+/// folder to work in.
 ///
 /// # Errors
 /// A read found damage or parts of a transaction, or no read succeeded.

@@ -1,4 +1,4 @@
-//! Compares what a store reads with the model.
+//! Compares the reads of a store with the model.
 
 use plimsoll::{Glsn, Read};
 use plimsoll_disk::random::Random;
@@ -70,7 +70,7 @@ impl Driver {
         Ok(found)
     }
 
-    /// Compares what a store says of some commits that a branch contains.
+    /// Compares what a store reports about some commits that a branch contains.
     pub(super) fn check_commits(
         &mut self,
         number: usize,
@@ -119,7 +119,7 @@ impl Driver {
         same(format!("newest commit of {branch}"), &id.flatten(), &self.graph.id(tip))
     }
 
-    /// Fails if a temporary branch is left whose commits a branch contains.
+    /// Fails if a temporary branch remains although a branch contains its commits.
     pub(super) fn check_leftovers(&self, number: usize, branch: &str) -> Outcome {
         let tip = self.stores[number].branches.get(branch).copied().flatten();
         for name in self.temporary(number)? {

@@ -1,12 +1,12 @@
-//! The contents of a commit, and the id that follows from them: computed from what the log shows,
-//! as the documentation of ids says, without the code of the store.
+//! The contents of a commit, and the id that follows from them: computed from the log according to
+//! the documentation of ids, without using the store's code.
 
 use plimsoll::{Change, Commit, CommitId};
 
 use crate::judge::micros_of;
 use crate::sync::state::{Content, NAMES, Place, State};
 
-/// What the id of a commit covers, without its parents.
+/// The contents that the id of a commit covers, without its parents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Contents {
     pub(super) micros: u64,

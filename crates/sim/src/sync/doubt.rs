@@ -1,4 +1,4 @@
-//! What became of a call that did not return, because the power was cut.
+//! The outcome of a call that did not return because the power was cut.
 
 use plimsoll::{Error, Glsn};
 
@@ -54,7 +54,7 @@ impl Store {
 }
 
 impl Driver {
-    /// Finds out what became of the last call.
+    /// Determines the outcome of the last call.
     pub(super) fn settle(&mut self, number: usize) -> Outcome {
         let Some(doubt) = self.stores[number].doubt.take() else { return Ok(()) };
         let db = self.stores[number].db().clone();
@@ -139,7 +139,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The last commit of a branch, as the store says; `None`: it does not exist.
+    /// The last commit of a branch, as reported by the store; `None`: it does not exist.
     pub(super) fn tip(&self, number: usize, branch: &str) -> Outcome<Option<Option<usize>>> {
         let branch = match self.stores[number].db().branch(branch) {
             Err(error) if Self::is_no_branch(&error) => return Ok(None),

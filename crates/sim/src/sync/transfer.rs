@@ -31,7 +31,7 @@ enum Disturbance {
     Fault(usize),
     /// A commit of a store on a branch.
     Commit(Amid),
-    /// A commit is sent otherwise than it is.
+    /// A commit is altered in transit.
     Forged,
 }
 
@@ -231,7 +231,7 @@ impl Driver {
         Ok(moved.is_ok())
     }
 
-    /// Ends all faults; opens stores again that cannot go on. Returns whether there was a fault.
+    /// Ends all faults; opens stores again that cannot continue. Returns whether there was a fault.
     fn heal(
         &mut self,
         exchange: &Exchange,

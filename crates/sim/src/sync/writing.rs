@@ -65,7 +65,7 @@ impl Driver {
         for nth in 0..1 + random.below(4) {
             let (space, key) = place(random);
             let keyspace = db.keyspace(NAMES[space])?;
-            // A transaction that changes nothing is no commit.
+            // A transaction that changes nothing makes no commit.
             let effect = match random.below(8) {
                 0 if nth > 0 => {
                     tx.delete(&keyspace, [key])?;

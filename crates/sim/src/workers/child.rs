@@ -80,8 +80,8 @@ fn burst(db: &Db, space: &Keyspace, worker: u64, count: u64) -> Result<()> {
     Ok(())
 }
 
-/// The value that a worker puts beside its count: usually small, at times too large for a run, a
-/// record or a buffer.
+/// The value that a worker puts together with its count: usually small, at times too large for a
+/// run, a record or a buffer.
 fn beside(worker: u64, count: u64) -> Content {
     let bytes = match count % 32 {
         7 => 2_000,

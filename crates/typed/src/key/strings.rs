@@ -32,14 +32,17 @@ fn decode_escaped(from: &mut &[u8]) -> Result<Vec<u8>, KeyError> {
             [END] => return Ok(bytes),
             [ZERO] => bytes.push(0),
             _ => {
-                return Err(KeyError::Invalid { what: "a string has 00 before neither 01 nor FF" });
+                return Err(KeyError::Invalid {
+                    what: "a string contains 00 that is not followed \
+                                                      by 01 or FF",
+                });
             }
         }
     }
 }
 
 fn text(bytes: Vec<u8>) -> Result<String, KeyError> {
-    String::from_utf8(bytes).map_err(|_| KeyError::Invalid { what: "a text is not UTF-8" })
+    String::from_utf8(bytes).map_err(|_| KeyError::Invalid { what: "a string is not valid UTF-8" })
 }
 
 impl AsKey<Vec<u8>> for [u8] {

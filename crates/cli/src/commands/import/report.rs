@@ -1,4 +1,4 @@
-//! The output of an import: the text beside the progress bar, the skipped files and commits, and
+//! The output of an import: the text next to the progress bar, the skipped files and commits, and
 //! the final table.
 
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::output::{Fact, Output, Reader};
 use crate::size::{count_of, show_count, show_size};
 use crate::stderr::say;
 
-/// The text beside the progress bar.
+/// The text next to the progress bar.
 pub(super) fn in_words(counts: &Counts) -> String {
     format!("{} versions, {}", show_count(counts.versions), show_size(counts.bytes_in))
 }

@@ -147,7 +147,7 @@ impl<'a> Loader<'a> {
         };
         if self.open.is_none() {
             let writes = match (self.args.batch, self.args.on.is_main()) {
-                // The rows of a branch are not sorted into runs of their own.
+                // The rows of a branch are not sorted into separate runs.
                 (Some(_), _) | (None, false) => Writes::Batch(Box::new(self.branch.begin())),
                 (None, true) => {
                     let mut load = Box::new(self.db.begin_bulk_load(keyspace)?);
@@ -291,7 +291,7 @@ fn checked(row: KeyAndValue<'_>) -> Result<(&[u8], &[u8]), String> {
     match row {
         Ok((b"", _)) => Err("the key is empty".to_owned()),
         Ok((key, _)) if key.len() > MAX_KEY_BYTES => Err(format!(
-            "a key of {} bytes; at most {} are possible",
+            "the key has {} bytes; the maximum is {}",
             show_count(key.len() as u64),
             show_count(MAX_KEY_BYTES as u64)
         )),

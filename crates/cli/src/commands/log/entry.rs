@@ -190,7 +190,8 @@ impl Printer {
             object.insert("id".to_owned(), id.map(|id| id.to_string()).into());
         }
         object.insert("read_at".to_owned(), commit.read_at().0.into());
-        // All changes of a commit are on one branch. Changes that cannot be read are no error here.
+        // All changes of a commit are on one branch. Changes that cannot be read are not an error
+        // here.
         if let Ok(mut changes) = commit.changes()
             && let Some(Ok(first)) = changes.next()
             && let Some(branch) = first.branch()

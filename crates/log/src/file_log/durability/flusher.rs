@@ -28,7 +28,7 @@ struct State {
 }
 
 impl FlushSignal {
-    /// The signal; `running` says whether there is a thread.
+    /// The signal; `running`: whether there is a thread.
     pub(crate) fn new(running: bool) -> Self {
         Self { running, ..Self::default() }
     }

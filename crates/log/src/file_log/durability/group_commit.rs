@@ -204,8 +204,8 @@ mod tests {
                 });
             }
         });
-        // One thread waits from the start, and the others, which arrived meanwhile, wait once more.
-        // A busy machine may keep some from arriving in time.
+        // One thread waits from the start, and the others, which arrived meanwhile, wait again. A
+        // busy machine may keep some from arriving in time.
         assert!(syncs.into_inner() < 8);
         group.check().unwrap();
     }

@@ -148,9 +148,7 @@ fn write_unsynced_again(
             glsn: walked.next,
             file: FileName::Segment(end.segment).name(),
             offset: u64::from(walked.end),
-            what:
-                "records that were ordered are not in the file after a sync that was not finished"
-                    .to_owned(),
+            what: "ordered records are missing from the file after an unfinished sync".to_owned(),
         });
     }
     write_again(file, known / BLOCK_BYTES as u64 * BLOCK_BYTES as u64, limit, staging)

@@ -36,7 +36,7 @@ pub(crate) struct Syncing {
 }
 
 impl Syncing {
-    /// Makes durable what was written. After a failure it always fails.
+    /// Makes everything written durable. After a failure it always fails.
     pub(crate) fn sync(&mut self, unsynced: &Unsynced, env: &Env) -> Result<(), LogError> {
         self.run(|| sync_all(unsynced, env))
     }

@@ -83,8 +83,8 @@ impl OpenLog {
 
     /// Checks whole blocks or pages that begin at `at` of a file of the log, as read for a copy up
     /// to the offset `end`. `immutable` is the value of [`BackupFile::immutable`] in the listing. A
-    /// segment that was active at the listing may be sealed by now, but its copy still ends where
-    /// the listing says. Tables are not checked, because a table that does not match is rebuilt.
+    /// segment that was active at the listing may be sealed by now, but its copy still ends at the
+    /// listed offset. Tables are not checked, because a table that does not match is rebuilt.
     pub(crate) fn check_piece(
         &self,
         name: &str,

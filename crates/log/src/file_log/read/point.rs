@@ -53,7 +53,7 @@ impl RecordStart {
     pub(crate) fn decode(bytes: &[u8], fragment_at: u32) -> Result<Self, &'static str> {
         let fragment = FragmentHeader::decode(bytes)
             .filter(|fragment| matches!(fragment.part, FragmentType::Whole | FragmentType::First))
-            .ok_or("no record begins where the entry locates its record")?;
+            .ok_or("no record begins at the offset that the entry names")?;
         let header =
             bytes.get(FRAGMENT_HEADER_BYTES..fragment.bytes.min(bytes.len())).unwrap_or_default();
         let header = RecordHeader::decode(header).map_err(|refusal| refusal.what)?;
@@ -559,13 +559,12 @@ impl OpenLog {
             segment,
             glsn,
             u64::from(offset),
-            "the entry is not where its table says".to_owned(),
+            "the entry is not at the offset that the segment's table names".to_owned(),
         )
     }
 
     pub(crate) fn broken_record(&self, segment: &Segment, glsn: Glsn, at: u64) -> LogError {
-        let what = "the record does not continue in this block: the block is not the one that was \
-                    written here last";
+        let what = "the record does not continue in this block: the block's last write is missing";
         self.corrupt(segment, glsn, at, what.to_owned())
     }
 

@@ -300,7 +300,7 @@ impl<'a> FileScan<'a> {
             && chain != record_header.previous_chain
             && let Some(segment) = &self.segment
         {
-            let what = "the chain hash does not match: a record before this one is not the one \
+            let what = "the chain hash does not match: an earlier record differs from the one \
                         that was written"
                 .to_owned();
             return Err(self.log.corrupt(segment, glsn, u64::from(record_at), what));

@@ -28,7 +28,8 @@ use crate::format::record::RecordHeader;
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::glsn::{Glsn, Position, StreamId};
 
-/// The most memory for the entry offsets of the active segment, unless an option says otherwise.
+/// The most memory for the entry offsets of the active segment, unless an option sets another
+/// limit.
 const NUMBERS_BYTES_MAX: u64 = 4 << 20;
 
 /// The active segment as read by recovery.

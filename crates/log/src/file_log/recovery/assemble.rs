@@ -132,7 +132,7 @@ fn order_and_writer(
     Ok((order, writer))
 }
 
-/// Warns of a timestamp so far ahead of the clock that nothing can be appended.
+/// Warns of a timestamp that is so far ahead of the clock that appends are refused.
 fn warn_of_the_future(options: &FileLogOptions, last: u64, report: &mut OpenReport) {
     let now = options.clock.wall_micros();
     if last <= now.saturating_add(LEAD_MAX_MICROS) {
@@ -170,7 +170,7 @@ fn fill_buffer(
             file: FileName::Segment(header.first).name(),
             offset: u64::from(number) * BLOCK_BYTES as u64 + bad.at as u64,
             what: format!(
-                "{}, and a moment ago it was sound: the disk or the memory is failing",
+                "{}, although it was intact a moment ago: the disk or the memory is failing",
                 bad.what
             ),
         })?;

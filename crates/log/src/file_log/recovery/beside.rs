@@ -1,5 +1,5 @@
-//! Opens a log beside other members: reads their records up to the published end, and changes
-//! nothing.
+//! Opens a log while other members have it open: reads their records up to the published end, and
+//! changes nothing.
 
 use std::io;
 
@@ -43,7 +43,7 @@ pub(crate) fn publish(
     Ok(())
 }
 
-/// Opens the log beside other members.
+/// Opens the log while other members have it open.
 pub(crate) fn open_beside(
     options: &FileLogOptions,
     members: &Members,
@@ -70,9 +70,9 @@ fn try_to_open(
     let mut report = OpenReport::default();
     let durable = words::End::of_durable(&members.marks.durable());
     let end = members.marks.end();
-    // A reader opens what is durable. If all is, that is the end: the segment that was synced last
-    // may be trimmed, and the one after it has no record yet. Otherwise timestamp and epoch are
-    // those of the last record.
+    // A reader opens only the durable part. If all is, that is the end: the segment that was synced
+    // last may be trimmed, and the one after it has no record yet. Otherwise timestamp and epoch
+    // are those of the last record.
     let is_durable = (durable.next, durable.chain) == (end.next, end.chain);
     let end = if members.table.is_reader() && !is_durable { durable } else { end };
     let mut found = find_files(options)?;
@@ -110,7 +110,9 @@ fn read_to(
     if (outcome.end, outcome.next, outcome.chain) != (end.offset, end.next, end.chain) {
         let what = outcome
             .problem
-            .map_or("it does not end where the other processes say", |problem| problem.what);
+            .map_or("its end differs from the one that the other processes published", |problem| {
+                problem.what
+            });
         let file = FileName::Segment(header.first).name();
         let offset = u64::from(outcome.end);
         return Err(LogError::Corrupt { glsn: outcome.next, file, offset, what: what.to_owned() });

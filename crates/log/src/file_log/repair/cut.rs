@@ -61,7 +61,7 @@ pub fn cut_after(options: &FileLogOptions, until: Until) -> Result<Position, Log
     Ok(end.position)
 }
 
-/// Where the first record begins that is not kept.
+/// The offset of the first record that is not kept.
 #[derive(Clone, Copy)]
 struct CutPlace {
     offset: u32,

@@ -175,8 +175,8 @@ fn write_segment(
     Ok(())
 }
 
-/// Checks that a written segment reads without damage and leads to the next one. Nonzero bytes in
-/// its padding become zeros.
+/// Checks that a written segment reads without damage, and its end matches the next one. Nonzero
+/// bytes in its padding become zeros.
 fn check_written(file: &dyn File, segment: &Planned, staging: &mut [u8]) -> Result<(), LogError> {
     let outcome = loop {
         let outcome = walk_segment(file, &segment.header, u64::MAX, staging, &mut NoVisitor)?;
@@ -189,11 +189,10 @@ fn check_written(file: &dyn File, segment: &Planned, staging: &mut [u8]) -> Resu
         return Ok(());
     }
     let name = FileName::Segment(segment.header.first).name();
-    let (at, what) = outcome
-        .problem
-        .map_or((outcome.end.into(), "it does not lead to the next segment"), |it| {
-            (it.at, it.what)
-        });
+    let (at, what) = outcome.problem.map_or(
+        (outcome.end.into(), "its end does not match the beginning of the next segment"),
+        |it| (it.at, it.what),
+    );
     let message =
         format!("the copy of {name} does not read as it was written, at offset {at}: {what}");
     Err(LogError::Io { kind: std::io::ErrorKind::InvalidData, message, source: None })

@@ -608,7 +608,7 @@ struct DamageVisitor<'a> {
     records: &'a mut u64,
     lost_before: &'a mut Vec<Range<Glsn>>,
     lost: Vec<Lost>,
-    /// A record that is dropped; its end is not known yet.
+    /// A record that is dropped; its end is still unknown.
     pending: Option<Lost>,
     first_entry: Option<u32>,
     /// Timestamp of the last record.

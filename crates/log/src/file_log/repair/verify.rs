@@ -514,8 +514,8 @@ impl Check<'_> {
             } else if self.open(FileName::Blob(unsound.id))?.is_some() {
                 let UnsoundBlob { id, offset, what, .. } = unsound;
                 let what = format!(
-                    "{what}, and nothing names it: a killed writer left it, and the next writer \
-                     removes it"
+                    "{what}, and nothing refers to it: a killed writer left it, and the next \
+                     writer removes it"
                 );
                 self.report_harmless(FileName::Blob(id), offset, what);
             }

@@ -52,7 +52,7 @@ impl TableCheck<'_> {
             return Ok(Err(what));
         }
         if kind.is_some_and(|kind| kind != page_kind(self.page)) {
-            return Ok(Err("a page of another kind than expected"));
+            return Ok(Err("a page of an unexpected kind"));
         }
         Ok(Ok(page_payload(self.page)))
     }
@@ -113,7 +113,7 @@ impl TableCheck<'_> {
         if hash != seen.hash {
             return Ok(Some((
                 PAGE_BYTES as u64,
-                "offsets or postings are not those of the segment",
+                "offsets or postings differ from those of the segment",
             )));
         }
         self.blobs(&header, seen)
@@ -174,6 +174,6 @@ impl TableCheck<'_> {
                 }
             }
         }
-        Ok((hash != seen.blobs.0).then_some((0, "the blob files are not those of the segment")))
+        Ok((hash != seen.blobs.0).then_some((0, "the blob files differ from those of the segment")))
     }
 }

@@ -1,5 +1,6 @@
 //! Opens the offset tables of sealed segments, and rebuilds those that are missing or damaged from
-//! their segments. A table holds no information of its own; it only makes look-ups fast.
+//! their segments. A table holds no information that is not in the segment; it only makes look-ups
+//! fast.
 
 use std::io;
 use std::sync::Arc;
@@ -136,8 +137,11 @@ impl FromSegment<'_> {
         let sealed = self.segment.sealed().map(|sealed| (sealed.next, sealed.chain, sealed.end));
         if sealed != Some((outcome.next, outcome.chain, outcome.end)) {
             let problem = outcome.problem.map(|problem| (problem.at, problem.what));
-            let (offset, what) =
-                problem.unwrap_or((u64::from(outcome.end), "it does not lead to the next segment"));
+            let (offset, what) = problem.unwrap_or((
+                u64::from(outcome.end),
+                "its end does not match the beginning \
+                                                            of the next segment",
+            ));
             let file = FileName::Segment(self.segment.first()).name();
             return Err(LogError::Corrupt {
                 glsn: outcome.next,

@@ -25,7 +25,7 @@ pub(crate) struct Segment {
     known: Arc<KnownBySource>,
 }
 
-/// The end of a sealed segment, as the header of the next segment says.
+/// The end of a sealed segment, according to the header of the next segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentEnd {
     /// GLSN after its last entry.
@@ -69,7 +69,7 @@ impl KnownBySource {
 pub(crate) const SEGMENT_LEASE_BYTES: u64 = 512;
 
 impl Segment {
-    /// The segment with this header; `pages` has its blocks, and reads them as `known` says.
+    /// The segment with this header; `pages` has its blocks, and reads them according to `known`.
     pub(crate) fn new(
         header: SegmentHeader,
         pages: PoolFile,
@@ -84,7 +84,7 @@ impl Segment {
             SegmentEnd { next: next.first, chain: next.previous_chain, end: next.previous_end };
         self.sealed.get_or_init(|| sealed);
         // Relaxed: the values only select how the file is read, where both ways return the same
-        // bytes, and how blocks are checked that were complete before.
+        // bytes, and how previously complete blocks are checked.
         self.known.was_never_cut.store(next.epoch == self.header.epoch, Ordering::Relaxed);
         self.known.end.store(sealed.end, Ordering::Relaxed);
     }

@@ -45,7 +45,7 @@ pub(crate) trait Visitor {
     }
 }
 
-/// Ignores what it visits: only the outcome of the walk is wanted.
+/// Ignores the visited records: only the outcome of the walk is needed.
 pub(crate) struct NoVisitor;
 
 impl Visitor for NoVisitor {
@@ -517,7 +517,7 @@ impl<'v> SegmentWalk<'v> {
         for index in 0..usize::from(header.blobs) {
             let at = RECORD_HEADER_BYTES + index * BLOB_REF_BYTES;
             let Some(blob) = fragment.bytes.get(at..).and_then(decode_blob) else {
-                return Ok(Err(Refusal::bad("a record whose blob files are cut short")));
+                return Ok(Err(Refusal::bad("a record whose list of blob files is truncated")));
             };
             if blob.id.node() != 0 {
                 return Ok(Err(Refusal::newer(
@@ -593,7 +593,7 @@ impl<'v> SegmentWalk<'v> {
                 return Ok(Err(Refusal::bad("bytes after a record's last entry")));
             }
             let Some(entry) = EntryHeader::decode(&bytes[pos..]) else {
-                return Ok(Err(Refusal::bad("an entry's header is cut short")));
+                return Ok(Err(Refusal::bad("an entry's header is truncated")));
             };
             let at = offset + pos as u32;
             let payload = align8(entry.payload_bytes as usize);

@@ -90,7 +90,8 @@ fn catch_up_to(
         if order.end.next != next.first || order.end.chain != next.previous_chain {
             return Err(diverged(
                 order,
-                "it does not end where the next segment, begun by another process, begins",
+                "its end does not match the beginning of the next segment, which another process \
+                 began",
             ));
         }
         follow(log, order, next)?;
@@ -113,7 +114,7 @@ fn catch_up_to(
     Ok(())
 }
 
-/// Publishes here that records which other members synced are durable, as far as they are loaded.
+/// Marks loaded records that other members have synced as durable in this process.
 pub(crate) fn note_durable(log: &OpenLog, members: &Members, order: &Order) {
     let durable = members.marks.durable();
     let end = if durable.next <= order.end.next {

@@ -61,7 +61,7 @@ pub(crate) fn commit(
     }
     let outcome = match waited {
         Ok(()) | Err(LogError::Stalled { .. }) => wait_for_claimed(log, members, &post),
-        // It is not known whether the post is committed.
+        // Whether the post is committed is unknown.
         Err(error) => Err(log.durability.group.poison(&error)),
     };
     if outcome.is_err() {

@@ -1,4 +1,4 @@
-//! Members of a log: each has its own handles, memory and locks, as in a process of its own.
+//! Members of a log: each has its own handles, memory and locks, as in separate processes.
 
 mod posts;
 mod unpublished;
@@ -643,9 +643,9 @@ fn threads_that_wait_for_the_turn_together_give_up_together() {
         });
         Duration::from_nanos(clock.monotonic_nanos() - begun)
     };
-    // One thread waits from the start, and the others, which arrived meanwhile, wait once more. If
-    // they waited one after the other, each would take longer than the last. Up to ten attempts,
-    // because a busy machine is slow now and then.
+    // One thread waits from the start, and the others, which arrived meanwhile, wait again. If they
+    // waited one after the other, each would take longer than the last. Up to ten attempts, because
+    // a busy machine is slow now and then.
     assert!((0..10).any(|_| wait_together() < threads * Duration::from_millis(200)));
 }
 

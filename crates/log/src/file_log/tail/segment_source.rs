@@ -77,8 +77,8 @@ impl SegmentSource {
         Ok(())
     }
 
-    /// Reads a damaged block once more and leaves its sound fragments in `page`; false if it has
-    /// none, or if sound fragments cannot be told from damaged ones.
+    /// Reads a damaged block again and leaves its intact fragments in `page`; false if it has none,
+    /// or if intact fragments cannot be distinguished from damaged ones.
     fn save_sound_part(
         &self,
         file: &dyn File,

@@ -1,4 +1,4 @@
-//! Memory that the cache takes and gives back, and the fraction that entries fill.
+//! Memory that the cache takes and returns, and the fraction that entries fill.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

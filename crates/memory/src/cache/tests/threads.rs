@@ -1,4 +1,4 @@
-//! Concurrent readers, and readers beside a writer.
+//! Concurrent readers, with and without a writer.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

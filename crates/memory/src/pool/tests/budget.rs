@@ -1,4 +1,4 @@
-//! Chunks that the pool takes and gives back, and the accounts of pool and budget.
+//! Chunks that the pool takes and returns, and the accounts of pool and budget.
 
 use super::*;
 

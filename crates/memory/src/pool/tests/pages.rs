@@ -249,7 +249,7 @@ fn page_outlives_its_file_and_pool() {
     assert_is(&page, 1, 0);
     assert!(budget.free_bytes() < budget.limit_bytes());
     drop(page);
-    // A thread of another test may be giving the memory back.
+    // A thread of another test may be returning the memory.
     let (clock, mut looks) = (SystemClock::new(), 0);
     while budget.free_bytes() < budget.limit_bytes() {
         looks += 1;

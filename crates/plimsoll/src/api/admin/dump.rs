@@ -2,7 +2,7 @@
 //! format, [`super::restore`] its reader.
 //!
 //! - Without history: each keyspace with its settings and the newest value of each of its keys, as
-//!   of one moment. Writers, flushes and the trimming of the log go on meanwhile.
+//!   of one moment. Writers, flushes and the trimming of the log continue meanwhile.
 //! - With history: everything that the log holds, in its order. If the log was trimmed, the
 //!   versions that the index still has from before come first. Trimming is suspended meanwhile.
 //!
@@ -83,7 +83,7 @@ impl DumpOptions {
         Self { history, ..self }
     }
 
-    /// Dumps this keyspace only, and of it only what is on main.
+    /// Dumps only this keyspace, without its branches.
     #[must_use]
     pub fn keyspace(self, name: impl Into<String>) -> Self {
         Self { keyspace: Some(name.into()), ..self }
@@ -317,7 +317,7 @@ impl Dump<'_> {
     }
 }
 
-/// Dumps all that the log holds, and what the index has from before.
+/// Dumps everything in the log, and the older versions in the index.
 fn dump_history(
     store: &Arc<Engine>,
     options: &DumpOptions,
@@ -465,7 +465,7 @@ impl Dump<'_> {
     }
 }
 
-/// The limits of what can be read of old versions.
+/// The oldest moments at which old versions can be read.
 fn encode_limits(limits: &Limits, out: &mut Vec<u8>) {
     push_varint(out, limits.deletions_moved.0);
     push_varint(out, limits.oldest_readable.0);

@@ -457,7 +457,7 @@ fn check_position(store: &Engine, after: LogPosition) -> Result<()> {
                     bounds.next.0 - 1,
                     after.glsn
                 ),
-                _ => format!("the log has another history up to GLSN {}", after.glsn),
+                _ => format!("the history of the log up to GLSN {} differs", after.glsn),
             };
             Err(Error::Forked { glsn: Some(after.glsn), message })
         }

@@ -109,7 +109,7 @@ pub(crate) fn unnamed(store: &Engine, at: Glsn) -> Result<BTreeSet<u32>> {
     let view = store.reader.index.sources.view();
     let tables = view.all_runs().flat_map(|run| run.tables().iter());
     let parts: Vec<Part> = tables.map(|table| Part::of(table, 0, Vec::new())).collect();
-    // Runs may hold newer commits of another process, whose records are not known here.
+    // Runs may hold newer commits of another process, whose records are unknown here.
     let mut ids = ids_in(&parts, at, &store.reader.budget)?;
     // Keyspaces whose keys exist only in memtables.
     let mut next = Some(FIRST_ID);

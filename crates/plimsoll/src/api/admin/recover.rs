@@ -98,8 +98,8 @@ pub struct RecoverReport {
     /// Entries of the log that are lost. Values above 1 KiB that they wrote are lost too; smaller
     /// ones are in the index, up to its last commit.
     pub lost_entries: Vec<RangeInclusive<Glsn>>,
-    /// The lost entries that the index is not known to hold: their writes are lost, except those
-    /// that a run holds.
+    /// The lost entries that the index may not hold: their writes are lost, except those that a run
+    /// holds.
     pub lost_commits: Vec<RangeInclusive<Glsn>>,
     /// Versions whose values are lost, at most a thousand.
     pub values: Vec<DamagedKey>,
@@ -186,7 +186,7 @@ pub(crate) fn recover(
     }
     let _ = remove_folder(place.disk, &place.new);
     Err(Error::corrupt(format!(
-        "{}: no sound store can be made from the readable data; restore a backup",
+        "{}: no consistent store can be built from the readable data; restore a backup",
         path.display()
     )))
 }
@@ -332,7 +332,7 @@ fn attempt(
         (report.lost_ranges, report.readable_from) = (losses.ranges, losses.readable_from);
         report.unresolved.extend(losses.stale_records.iter().map(|name| {
             format!(
-                "the record of keyspace {name} may be an older one: the keyspace may have been \
+                "the record of keyspace {name} may be outdated: the keyspace may have been \
                  dropped since, or its retention changed"
             )
         }));

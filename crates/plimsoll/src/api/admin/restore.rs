@@ -68,7 +68,7 @@ const ENTRIES_MAX: u64 = 1 << 16;
 /// let mut dump = Vec::new();
 /// db.dump(DumpOptions::new(), &mut dump)?;
 /// let report = Db::restore(dir.path().join("restored"), options, &mut &dump[..])?;
-/// assert_eq!((report.changes, report.went_on), (1, false));
+/// assert_eq!((report.changes, report.resumed), (1, false));
 /// # Ok(())
 /// # }
 /// ```
@@ -80,7 +80,7 @@ pub struct RestoreReport {
     /// Changes of keys that this call has restored; without history, keys.
     pub changes: u64,
     /// Whether it continued an interrupted restore.
-    pub went_on: bool,
+    pub resumed: bool,
 }
 
 /// [`Db::restore`](crate::Db::restore).
@@ -91,7 +91,7 @@ pub(crate) fn restore(dest: &Path, options: Options, from: &mut dyn Read) -> Res
     let mut from = BufReader::with_capacity(PIECE_BYTES, from);
     let (mut from, header) = DumpReader::begin(&mut from)?;
     let place = Place::take(dest, &options, &header)?;
-    let mut report = RestoreReport { went_on: place.is_resumed, ..RestoreReport::default() };
+    let mut report = RestoreReport { resumed: place.is_resumed, ..RestoreReport::default() };
     report.glsn = match header.content {
         Content::Newest => restore_newest(&place, &options, &mut from, &mut report)?,
         Content::History => restore_history(&place, &options, &header, &mut from, &mut report)?,
@@ -137,7 +137,7 @@ fn restore_history(
         limits = Some(base::pass(from)?);
     } else if begins_later {
         place.clear_store()?;
-        report.went_on = false;
+        report.resumed = false;
         let (versions, known) = base::write(place, options, header, from)?;
         report.changes += versions;
         limits = Some(known);
@@ -238,8 +238,8 @@ impl History<'_, '_> {
 
     fn other_history(&self, at: Glsn) -> Error {
         Error::corrupt(format!(
-            "the unfinished restore is of another history than the dump, which differs at GLSN \
-             {at}: delete its folder, and restore the dump again"
+            "the unfinished restore and this dump have different histories (they differ at GLSN \
+             {at}): delete the folder of the unfinished restore, and restore the dump again"
         ))
     }
 
@@ -403,11 +403,11 @@ fn range_space(space: u32) -> Result<u32> {
     if space == BRANCHES { Ok(space) } else { user_space(space) }
 }
 
-/// The records of the store itself have kinds of their own.
+/// The records of the store itself have separate kinds.
 fn user_space(space: u32) -> Result<u32> {
     match space {
         SYSTEM | CURSORS | TAGS | BRANCHES => Err(Error::corrupt(format!(
-            "the dump changes a key of keyspace {space}, which is the store's own"
+            "the dump changes a key of keyspace {space}, which is internal to the store"
         ))),
         space => Ok(space),
     }

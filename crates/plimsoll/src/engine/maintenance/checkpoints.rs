@@ -1,9 +1,9 @@
 //! Flushes memtables after some time even if they are not full, so that a killed process leaves
 //! little to replay.
 //!
-//! The job first sweeps leftover files of an earlier process in the log's folder. Opening need
-//! not wait for this: there may be thousands of blob files to examine. In a shared store the keeper
-//! sweeps again when a member was killed that may have left some.
+//! The job first sweeps leftover files of an earlier process in the log's folder. Opening need not
+//! wait for this: there may be thousands of blob files to examine. In a shared store the keeper
+//! sweeps again after a member was killed, because it may have left some.
 //!
 //! `index/memtables/flush_policy.rs` decides when a memtable is flushed and when the active segment
 //! of the log is sealed.

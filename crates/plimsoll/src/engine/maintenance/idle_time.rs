@@ -116,7 +116,7 @@ struct Steady {
 }
 
 impl Steady {
-    /// For how long the clock has been checked and has not jumped, in microseconds.
+    /// Microseconds for which the clock has been checked and has not jumped.
     fn check(&mut self, wall_micros: u64, monotonic_nanos: u64) -> u64 {
         let may_have_jumped = self.last.is_none_or(|(wall, monotonic)| {
             let measured = monotonic_nanos.saturating_sub(monotonic) / 1000;

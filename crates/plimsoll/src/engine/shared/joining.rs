@@ -195,7 +195,7 @@ impl Joining {
             options.memory_bytes
         };
         let members = Arc::new(members);
-        // Nobody waits for a process that cannot report.
+        // No process waits for one that cannot report.
         let reports = options.background && members.can_report_work();
         let reporter = reports.then(|| report_work(&members)).transpose()?;
         Ok(Self { members, lock: None, is_first: !is_followed, memory_bytes, reporter })

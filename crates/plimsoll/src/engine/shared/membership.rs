@@ -62,7 +62,7 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// Creates the membership of a process that may have other processes beside it.
+    /// Creates the membership of a process of a store that other processes may have open.
     pub(crate) fn new(shared: Option<Arc<Shared>>) -> Self {
         Self { shared, ..Self::default() }
     }

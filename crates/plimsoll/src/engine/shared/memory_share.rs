@@ -26,7 +26,7 @@ pub(crate) fn shrink(pool: &Pool, space: &LogSpace, members: &Members) -> Result
                 .sequencer
                 .try_between_commits(|applied| index.memtables.close_if_none_waits(applied));
             members.marks.request_flush(space.sequencer.applied());
-            // Release at once what is free already.
+            // Release free memory immediately.
             let most = to.saturating_add(missing_bytes + missing_bytes / 4);
             if most < now { resize(pool, reader, most) } else { Ok(()) }
         }

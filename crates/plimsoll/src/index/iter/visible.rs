@@ -171,7 +171,7 @@ impl Visible {
     }
 
     /// Moves to the next key like [`Visible::next`]; false at the end. [`Visible::inline_value`]
-    /// and [`Visible::current`] return what is there.
+    /// and [`Visible::current`] return its value.
     pub(crate) fn step(&mut self, key: &mut Vec<u8>) -> Result<bool> {
         if self.place == Place::Done {
             return Ok(false);

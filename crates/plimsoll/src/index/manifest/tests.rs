@@ -117,7 +117,11 @@ fn a_damaged_or_misnumbered_newest_manifest_is_corruption() {
     disk.rename(&path, &dir.join(manifest_name(14))).unwrap();
     let error = Manifest::read(&disk, dir).unwrap_err();
     assert!(
-        matches!(error, Error::Corrupt { .. }) && error.to_string().contains("another number"),
+        matches!(error, Error::Corrupt { .. })
+            && error.to_string().contains(
+                "differs from the \
+                                                                              one in its name"
+            ),
         "{error}"
     );
 }

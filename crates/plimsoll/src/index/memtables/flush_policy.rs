@@ -29,8 +29,8 @@
 //! store add at most one flush per four segments of the log.)
 //!
 //! Invariants of the retained part of the log ([`HeldBack`]):
-//! 1. Entries written less than [`HELD_LONG`] ago do not count: neither short transactions beside a
-//!    busy writer nor floors that are published late cause a flush.
+//! 1. Entries written less than [`HELD_LONG`] ago do not count: neither short transactions
+//!    alongside a busy writer nor floors that are published late cause a flush.
 //! 2. Each byte of the log counts once: members are asked again only after another four segments.
 
 use std::time::Duration;
@@ -82,7 +82,7 @@ const BLOB_SEGMENTS: u64 = 2;
 /// be freed.
 const RELEASED_SEGMENTS: u64 = 4;
 
-/// The size at which a memtable is full beside runs of `run_bytes`: an eighth of the budget, but
+/// The size at which a memtable is full, given runs of `run_bytes`: an eighth of the budget, but
 /// small compared with the runs. `has_been_overwritten`: the last flush superseded much of the
 /// older runs.
 pub(crate) fn limit_bytes(budget_bytes: u64, run_bytes: u64, has_been_overwritten: bool) -> u64 {
@@ -191,7 +191,7 @@ pub(crate) enum Due {
     },
 }
 
-/// What is sealed while writes continue, and once they have ended.
+/// The seal decision while writes continue, and once they have ended.
 const SEAL_BUSY: Due =
     Due::Seal { from_bytes: LONG_SEGMENT_BUSY_BYTES, from_blob_bytes: LONG_SEGMENT_BUSY_BYTES };
 const SEAL_IDLE: Due =

@@ -29,7 +29,7 @@ struct State {
 }
 
 impl Alignment {
-    /// The keys at which a run of `bytes` is cut, beside these runs. A smaller run gets fewer cuts,
+    /// The keys at which a run of `bytes` is cut, given these runs. A smaller run gets fewer cuts,
     /// a subset of the keys.
     pub(crate) fn cuts(&self, runs: &[Arc<Run>], bytes: u64, table_bytes: u64) -> Vec<Vec<u8>> {
         let mut state = lock(&self.state);

@@ -469,7 +469,7 @@ impl Ends<'_> {
         let payload = if page_kind(page) == kind {
             Ok(page_payload(page))
         } else {
-            Err("a page of another kind")
+            Err("a page of the wrong kind")
         };
         payload.and_then(read).map_err(|what| self.corrupt(number, what))
     }

@@ -73,7 +73,7 @@ impl RangeMemory {
         Ok(RangeRoom { memory: self, bytes })
     }
 
-    /// Gives back memory that neither a reservation nor the current set needs, whose size is
+    /// Releases memory that neither a reservation nor the current set needs, whose size is
     /// `set_bytes`.
     pub(super) fn release_unused(&self, set_bytes: impl FnOnce() -> u64) {
         let mut charged = lock(&self.charged);

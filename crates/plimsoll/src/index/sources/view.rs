@@ -341,9 +341,9 @@ impl View {
         Ok(found.map(|place| Hit { place, newest_in_runs, missed }))
     }
 
-    /// The commit that wrote or deleted `key` last as of `at`. Of several range deletions of one
-    /// version the oldest counts, which is the one that compaction keeps with the version. `None`
-    /// if there is no version, or compaction has dropped it.
+    /// The commit that wrote or deleted `key` last as of `at`. If several range deletions delete
+    /// one version, the oldest counts; compaction keeps that one with the version. `None` if there
+    /// is no version, or compaction has dropped it.
     ///
     /// # Errors
     /// As for [`View::get`].
@@ -436,8 +436,8 @@ impl View {
     ///
     /// A deletion that compaction dropped is not found. For the snapshot of an open transaction,
     /// which is a retained moment, the key had no value then and has none now: otherwise the
-    /// deletion would hide a version that this moment sees, and would be kept. So no change of what
-    /// the transaction has read is missed.
+    /// deletion would hide a version that this moment sees, and would be kept. So no change of data
+    /// that the transaction has read is missed.
     pub(crate) fn changed(&self, key: &[u8], after: Glsn) -> Result<Option<Glsn>> {
         if self.ranges.newest() > after {
             let deleted_at = self.ranges.newest_over(key, Glsn::MAX);

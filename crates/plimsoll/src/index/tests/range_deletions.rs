@@ -11,7 +11,7 @@ use crate::index::env::Progress;
 const KEYS: u64 = 40;
 
 impl World {
-    /// Commits the deletion of a range of keys, beside a put elsewhere.
+    /// Commits the deletion of a range of keys, and a put elsewhere.
     fn delete_range(&mut self, keyspace: u32, numbers: std::ops::Range<u64>) -> Glsn {
         let (first, end) = (key(keyspace, numbers.start), key(keyspace, numbers.end));
         let index = Arc::clone(self.index());

@@ -57,7 +57,7 @@ fn fields_of_both_sides_are_merged() {
         r#"{"o":{"a":1,"b":{"c":3,"d":4}},"z":0}"#,
         r#"{"o":{"a":9,"b":{"c":3,"d":4}},"z":0}"#,
     );
-    // White space, escapes and the order of fields are no changes.
+    // White space, escapes and the order of fields do not count as changes.
     check(
         "{\"a\": \"\u{e9}\", \"b\": {\"x\": 1, \"y\": 2}}\n",
         r#"{"b":{"y":2,"x":1},"a":"\u00e9","c":0}"#,
@@ -326,7 +326,7 @@ fn random_objects_merge_as_the_model_does() {
                 let wanted = wanted.expect("it is not deleted").text(&mut random);
                 assert!(document(both.as_bytes()).is_some(), "{both}");
                 assert_eq!(form(&both), form(&wanted), "{base} {our} {their}");
-                // What is merged is merged again without a change.
+                // Merging a merged value again changes nothing.
                 let again = merged(Kinds::Objects, Some(&our), &both, &our).unwrap();
                 assert_eq!(form(&again), form(&both));
             }

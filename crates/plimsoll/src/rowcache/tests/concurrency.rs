@@ -1,4 +1,4 @@
-//! Readers at mixed moments beside writers, evictions and flushes, checked against the history.
+//! Readers at mixed moments during writes, evictions and flushes, checked against the history.
 
 use super::*;
 

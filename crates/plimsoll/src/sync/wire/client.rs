@@ -170,7 +170,7 @@ impl Peer for SyncConnection {
             let mut names = Vec::new();
             while take_flag(&mut this.input)? {
                 if names.len() == MAX_CHAINS {
-                    return Err(not_protocol("it has too many branches"));
+                    return Err(not_protocol("it listed too many branches"));
                 }
                 let name = take_name(&mut this.input)?;
                 if let Some(lease) = &mut this.names {
@@ -212,7 +212,12 @@ impl Peer for SyncConnection {
             put_haves(&mut this.output, haves)?;
             this.ask()?;
             let lease = this.lease.as_mut();
-            let lease = lease.ok_or_else(|| not_protocol("it is asked for commits too early"))?;
+            let lease = lease.ok_or_else(|| {
+                not_protocol(
+                    "commits were requested before the \
+                                                          connection was prepared",
+                )
+            })?;
             take_commits(&mut this.input, lease, sink)
         })
     }

@@ -267,7 +267,10 @@ impl<'a> Changes<'a> {
                     take_bytes(input, &mut key, MAX_KEY_BYTES)?;
                     self.follow(&key)?;
                     if self.ranges.iter().any(|range| covers(range, &self.keyspace, &key)) {
-                        return Err(not_protocol("it deletes a key of a deleted range"));
+                        return Err(not_protocol(
+                            "it deletes a key in a range that the same commit \
+                                                 deletes",
+                        ));
                     }
                     sink.delete(&self.keyspace, &key)?;
                 }
@@ -276,7 +279,12 @@ impl<'a> Changes<'a> {
                     self.follow(&key)?;
                     self.put(input, &key, sink)?;
                 }
-                other => return Err(not_protocol(&format!("it has a change of kind {other}"))),
+                other => {
+                    return Err(not_protocol(&format!(
+                        "it sent a change of unknown kind \
+                                                           {other}"
+                    )));
+                }
             }
         }
     }
@@ -293,10 +301,10 @@ impl<'a> Changes<'a> {
 
     fn check_place(&self) -> Result<()> {
         if self.keyspace.is_empty() {
-            return Err(not_protocol("a change has no keyspace"));
+            return Err(not_protocol("a change is not preceded by its keyspace"));
         }
         if self.done.contains(&self.keyspace) {
-            return Err(not_protocol("the keys of a keyspace are interrupted"));
+            return Err(not_protocol("the keys of one keyspace are not contiguous"));
         }
         Ok(())
     }
@@ -305,7 +313,7 @@ impl<'a> Changes<'a> {
     fn follow(&mut self, key: &[u8]) -> Result<()> {
         self.check_place()?;
         if self.key.as_deref().is_some_and(|last| key <= last) {
-            return Err(not_protocol("the keys of a commit are not in order"));
+            return Err(not_protocol("the keys of a commit are not in ascending order"));
         }
         let last = self.key.get_or_insert_default();
         last.clear();
@@ -316,7 +324,7 @@ impl<'a> Changes<'a> {
     fn range(&mut self, input: &mut Input, sink: &mut dyn Sink) -> Result<()> {
         self.check_place()?;
         if self.key.is_some() {
-            return Err(not_protocol("a deleted range comes after keys"));
+            return Err(not_protocol("a deleted range follows a key"));
         }
         self.lease.grow(2 * BOUND_BYTES_MAX as u64)?;
         let (mut first, mut end) = (Vec::new(), None);
@@ -338,7 +346,7 @@ impl<'a> Changes<'a> {
             0 => None,
             micros => match Expiry::from_micros(micros) {
                 Some(expiry) if expiry != Expiry::OF_DELETION => Some(expiry),
-                _ => return Err(not_protocol(&format!("an expiry is {micros}"))),
+                _ => return Err(not_protocol(&format!("invalid expiry time {micros}"))),
             },
         };
         let len = take_number(input, MAX_VALUE_BYTES)?;

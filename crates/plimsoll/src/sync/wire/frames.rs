@@ -84,10 +84,7 @@ fn sum_of_head(role: Role, number: u64, fields: &[u8]) -> u64 {
 
 /// The error for bytes that violate the protocol.
 pub(super) fn not_protocol(what: &str) -> Error {
-    let message = format!(
-        "the other side of the connection does not follow the protocol of `plimsoll sync-server`: \
-         {what}"
-    );
+    let message = format!("the other side violated the sync protocol: {what}");
     Error::Remote { message }
 }
 
@@ -331,8 +328,8 @@ impl Input {
             Kind::of(fields[0]).filter(|_| len <= PAYLOAD_BYTES_MAX && fields[1..4] == [0; 3]);
         let Some(kind) = kind.filter(|_| is_whole) else {
             return Err(not_protocol(&format!(
-                "instead of its frame {} came \"{}\", because bytes were changed, lost or repeated \
-                 on the way, or another program sent them",
+                "the header of frame {} is invalid (\"{}\"): bytes were changed, lost or repeated \
+                 in transit, or another program sent them; try again",
                 self.number,
                 head.escape_ascii()
             )));
@@ -348,7 +345,7 @@ impl Input {
         }
         if checksum(SEED, &self.buffer) != number(&fields[8..]) {
             return Err(not_protocol(&format!(
-                "the checksum of its frame {} is wrong, because bytes were changed on the way",
+                "the checksum of frame {} does not match: bytes were changed in transit; try again",
                 self.number
             )));
         }
@@ -370,7 +367,12 @@ impl Input {
                     self.has_more = false;
                     let error = decode_error(&self.buffer);
                     self.buffer.clear();
-                    return Err(error.unwrap_or_else(|| not_protocol("its error is not known")));
+                    return Err(error.unwrap_or_else(|| {
+                        not_protocol(
+                            "it sent an error of an \
+                                                                     unknown kind",
+                        )
+                    }));
                 }
                 Kind::Alive => continue,
                 Kind::Received => {
@@ -385,7 +387,12 @@ impl Input {
 
     fn take_report(&mut self) -> Result<()> {
         let report = self.buffer.as_slice().try_into().map(u64::from_le_bytes);
-        self.reported = report.map_err(|_| not_protocol("its report has another length"))?;
+        self.reported = report.map_err(|_| {
+            not_protocol(
+                "its progress report has the wrong \
+                                                         length",
+            )
+        })?;
         self.buffer.clear();
         Ok(())
     }
@@ -402,9 +409,12 @@ impl Input {
             Some(Kind::Error) => {
                 let error = decode_error(&self.buffer);
                 self.buffer.clear();
-                Err(error.unwrap_or_else(|| not_protocol("its error is not known")))
+                Err(error.unwrap_or_else(|| not_protocol("it sent an error of an unknown kind")))
             }
-            Some(Kind::Part | Kind::Last) => Err(not_protocol("it answers before the end")),
+            Some(Kind::Part | Kind::Last) => Err(not_protocol(
+                "it answered before the message was \
+                                                               complete",
+            )),
         }
     }
 
@@ -474,7 +484,7 @@ impl Input {
 
     fn next_part(&mut self) -> Result<()> {
         if !self.has_more {
-            return Err(not_protocol("its message is too short"));
+            return Err(not_protocol("its message ends too early"));
         }
         if self.part()? { Ok(()) } else { Err(ended()) }
     }
@@ -489,7 +499,7 @@ impl Input {
         }
         match self.at == self.buffer.len() {
             true => Ok(()),
-            false => Err(not_protocol("its message is too long")),
+            false => Err(not_protocol("its message has extra bytes")),
         }
     }
 
@@ -628,12 +638,12 @@ mod tests {
         let message = || input(frame(0, Kind::Last, b"abc"));
         let mut short = message();
         short.begin().unwrap();
-        assert!(short.take(&mut [0; 4]).unwrap_err().to_string().contains("too short"));
+        assert!(short.take(&mut [0; 4]).unwrap_err().to_string().contains("too early"));
         let mut long = message();
         long.begin().unwrap();
         long.take(&mut [0; 2]).unwrap();
-        assert!(long.end().unwrap_err().to_string().contains("too long"));
+        assert!(long.end().unwrap_err().to_string().contains("extra bytes"));
         let mut unknown = input(frame(0, Kind::Error, &[250]));
-        assert!(unknown.begin().unwrap_err().to_string().contains("error is not known"));
+        assert!(unknown.begin().unwrap_err().to_string().contains("an error of an unknown kind"));
     }
 }

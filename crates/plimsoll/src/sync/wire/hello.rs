@@ -67,22 +67,23 @@ fn read(bytes: &[u8], expected: Role) -> Result<u128> {
         return Err(Error::Remote {
             message: format!(
                 "the other side sent \"{}\" instead of the greeting of `plimsoll sync-server`; \
-                 check the address, and that the shell there prints nothing when it starts",
+                 check the address, and that the shell on that machine prints nothing when it \
+                 starts",
                 bytes.escape_ascii()
             ),
         });
     };
     if head[8] != expected as u8 {
-        let message = "the other side is no server, or sends back what it receives; check the \
+        let message = "the other side is not a sync server, or it echoes its input; check the \
                        address";
         return Err(Error::Remote { message: message.to_owned() });
     }
     let (lowest, highest) = (head[9], head[10]);
     if lowest > VERSIONS.1 || highest < VERSIONS.0 {
-        let older = if lowest > VERSIONS.1 { "this program" } else { "the program there" };
+        let older = if lowest > VERSIONS.1 { "this program" } else { "the other program" };
         return Err(Error::format(format!(
-            "the other side speaks the versions {lowest} to {highest} of the sync protocol, and \
-             this program {} to {}; upgrade {older}",
+            "the other side supports versions {lowest} to {highest} of the sync protocol, this \
+             program versions {} to {}; upgrade {older}",
             VERSIONS.0, VERSIONS.1
         )));
     }
@@ -104,9 +105,9 @@ mod tests {
             assert!(shown(&bytes).contains("instead of the greeting"), "{at}");
             assert!(shown(&good[..at]).contains("instead of the greeting"), "{at}");
         }
-        assert!(shown(&hello(Role::Client, VERSIONS, 7)).contains("no server"));
+        assert!(shown(&hello(Role::Client, VERSIONS, 7)).contains("not a sync server"));
         assert!(shown(&hello(Role::Server, (2, 9), 7)).contains("upgrade this program"));
-        assert!(shown(&hello(Role::Server, (0, 0), 7)).contains("upgrade the program there"));
+        assert!(shown(&hello(Role::Server, (0, 0), 7)).contains("upgrade the other program"));
         assert!(read(&hello(Role::Server, (0, 9), 7), Role::Server).is_ok());
     }
 }

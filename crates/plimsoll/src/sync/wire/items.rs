@@ -62,7 +62,7 @@ pub(super) fn take_number(input: &mut Input, max: u64) -> Result<u64> {
 }
 
 fn beyond(number: u64, max: u64) -> Error {
-    not_protocol(&format!("a length is {number}, and the limit is {max}"))
+    not_protocol(&format!("a length of {number} exceeds the limit of {max}"))
 }
 
 /// Receives a flag: in a list, whether another item follows.
@@ -70,7 +70,7 @@ pub(super) fn take_flag(input: &mut Input) -> Result<bool> {
     match take_u8(input)? {
         END => Ok(false),
         NEXT => Ok(true),
-        other => Err(not_protocol(&format!("a flag has the value {other}"))),
+        other => Err(not_protocol(&format!("a flag has the invalid value {other}"))),
     }
 }
 
@@ -85,7 +85,7 @@ pub(super) fn take_bytes(input: &mut Input, bytes: &mut Vec<u8>, max: usize) -> 
 pub(super) fn take_name(input: &mut Input) -> Result<String> {
     let mut bytes = Vec::new();
     take_bytes(input, &mut bytes, NAME_BYTES_MAX)?;
-    String::from_utf8(bytes).map_err(|_| not_protocol("a name is not text"))
+    String::from_utf8(bytes).map_err(|_| not_protocol("a name is not valid UTF-8"))
 }
 
 pub(super) fn take_id(input: &mut Input) -> Result<CommitId> {
@@ -138,7 +138,7 @@ pub(super) fn take_keyspaces(input: &mut Input) -> Result<Vec<KeyspaceInfo>> {
         });
         let Record { retention, compression, ttl, .. } = settings?;
         if keyspaces.len() == MAX_KEYSPACES {
-            return Err(not_protocol("it has too many keyspaces"));
+            return Err(not_protocol("it listed too many keyspaces"));
         }
         keyspaces.push(KeyspaceInfo { name, retention, compression, ttl });
     }

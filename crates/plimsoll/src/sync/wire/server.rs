@@ -188,7 +188,7 @@ impl Server {
         let (input, output) = (&mut self.input, &mut self.output);
         let byte = take_u8(input)?;
         let request = Request::of(byte)
-            .ok_or_else(|| not_protocol(&format!("it makes a request of kind {byte}")))?;
+            .ok_or_else(|| not_protocol(&format!("it sent a request of unknown kind {byte}")))?;
         let (db, refuses_pushes) = self.store.as_ref().map_err(Error::clone)?;
         let mut local = Local::new(db)?;
         match request {

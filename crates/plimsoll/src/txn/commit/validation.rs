@@ -27,8 +27,8 @@ pub(super) fn validate(view: &View, reads: &ReadSet, at: Glsn) -> Result<()> {
     Ok(())
 }
 
-/// The first key in a range that was changed after `at`, leaving out what is on branches: a read
-/// set that was coarsened may cover them.
+/// The first key in a range that was changed after `at`, ignoring keys on branches, which a
+/// coarsened read set may cover.
 fn changed_on_main(
     view: &View,
     read: (Bound<&[u8]>, Bound<&[u8]>),
@@ -48,9 +48,8 @@ fn changed_on_main(
     Ok(None)
 }
 
-/// As [`validate`], of a transaction on a branch. Of the versions on branches, only those of its
-/// own chain count: what it reads of its ancestors and of main is before its forks, and does not
-/// change.
+/// As [`validate`], of a transaction on a branch. Among the versions on branches, only those of its
+/// own chain count, because the states of its ancestors and of main before its forks do not change.
 pub(super) fn validate_on_branch(
     view: &View,
     reads: &ReadSet,

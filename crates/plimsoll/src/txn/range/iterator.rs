@@ -1,7 +1,7 @@
 //! A range as an [`Iterator`], from both ends.
 //!
-//! The other end is a second iterator over the keys that the first has not passed. Each records
-//! what it reads; both end where they meet.
+//! The other end is a second iterator over the keys that the first has not passed. Each records its
+//! reads; both end where they meet.
 
 use std::iter::FusedIterator;
 use std::ops::Bound;
@@ -25,7 +25,7 @@ impl<'t> Range<'t> {
         }
     }
 
-    /// An iterator from the other end over what this one has not passed.
+    /// An iterator from the other end over the keys that this one has not passed.
     fn other_end(&mut self) -> Result<Range<'t>> {
         let rest = self.rest()?;
         let mut back = Range::new(&self.committer, rest, self.when.clone());

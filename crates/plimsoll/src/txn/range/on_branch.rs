@@ -1,7 +1,7 @@
 //! Iterations on a branch: the versions of the group, main at the fork, and a transaction's own
 //! writes, merged by the user's keys.
 //!
-//! Of the group, only what the branch's lineage decides is used. Versions of other chains are
+//! Only the group's version that the branch's lineage selects is used. Versions of other chains are
 //! stepped over, or skipped by a seek if there are several in a row.
 
 use std::cmp::Ordering;
@@ -102,7 +102,7 @@ struct Feed {
     is_done: bool,
 }
 
-/// What the branch's lineage decides of the group's versions.
+/// The group's version that the branch's lineage selects.
 struct Side {
     feed: Feed,
     /// The next key of main's form, and the version that decides it.
@@ -159,8 +159,8 @@ impl Feed {
         })
     }
 
-    /// Reads a batch of versions, unless there are some. Of those for which `is_wanted` returns
-    /// false, the content is not copied. Returns whether there is a next version.
+    /// Reads a batch of versions, unless there are some. The contents of those for which
+    /// `is_wanted` returns false are not copied. Returns whether there is a next version.
     fn fill(&mut self, committer: &Committer, is_wanted: impl Fn(&[u8]) -> bool) -> Result<bool> {
         if !self.ahead.is_empty() || self.is_done {
             return Ok(!self.ahead.is_empty());
@@ -180,7 +180,7 @@ impl Feed {
             Ok(())
         });
         match read {
-            // What was read before is returned first; the next batch meets the error again.
+            // Rows read before it are returned first; the next batch meets the error again.
             Err(error) if ahead.is_empty() => Err(error),
             _ => Ok(!ahead.is_empty()),
         }
@@ -416,7 +416,7 @@ impl<'t> Range<'t> {
             self.take_row_ahead();
             return Ok(true);
         }
-        // If the step fails, what was returned must be known.
+        // If the step fails, the caller must know which rows were returned.
         if let Some((key, _)) = self.rows.current() {
             let mut last = self.key.take();
             last.clear();
@@ -478,7 +478,7 @@ impl<'t> Range<'t> {
                 Direction::Forward => key.cmp(best) == Ordering::Less,
                 Direction::Backward => key.cmp(best) == Ordering::Greater,
             };
-            // Of several sources with the key, the first decides.
+            // If several sources have the key, the first decides.
             let mut best: Option<(From, &[u8])> = None;
             for (from, key) in keys {
                 let Some(key) = key else { continue };
@@ -533,7 +533,7 @@ impl<'t> Range<'t> {
             Ok(())
         });
         if self.rows.current().is_none() && main.next().is_none() {
-            // What was read before an error is returned first; the next call meets it again.
+            // Rows read before an error are returned first; the next call meets the error again.
             read?;
         }
         Ok(self.rows.current().is_some())
@@ -596,7 +596,8 @@ impl<'t> Range<'t> {
         })
     }
 
-    /// Charges what the iterator holds between two calls. If refused, the iterator is at its end.
+    /// Charges the memory that the iterator holds between two calls. If refused, the iterator is at
+    /// its end.
     pub(super) fn charge_on_branch(&mut self) -> Result<()> {
         if self.rows.is_settled() {
             return Ok(());

@@ -100,8 +100,8 @@ impl<'r, 't> Visit<'r, 't> {
         let base = Visible::new(span.expect(super::SPAN).into_range(), range.at(), range.direction)
             .with(cursors);
         let mut visit = Self { base, range, key, has_any: false };
-        // The charge of kept cursors is about what this visit needs; the rest is charged at its
-        // first row.
+        // The charge of kept cursors roughly covers this visit; the rest is charged at its first
+        // row.
         if is_free {
             let Self { base, range, .. } = &mut visit;
             let bytes = base.kept_bytes() + CURSORS_BYTES;
@@ -189,7 +189,7 @@ impl<'r, 't> Visit<'r, 't> {
         }
     }
 
-    /// Passes the range what it needs to record reads.
+    /// Gives the range the data that it needs to record reads.
     fn settle(&mut self) {
         self.range.has_any = self.has_any;
         if self.range.reads.is_some() {

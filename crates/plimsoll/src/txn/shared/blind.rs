@@ -8,7 +8,7 @@
 //!
 //! Invariants:
 //! 1. A read sees every commit that was durable in any process when its snapshot was opened,
-//!    because it first applies what was left in the log.
+//!    because it first applies the unapplied part of the log.
 //! 2. A process orders a blind commit only if it has applied every commit that changes records of
 //!    keyspaces, and loaded those records. Commits that write the store's own records are never
 //!    left in the log.
@@ -30,8 +30,8 @@ use crate::txn::shared::follower::{FEW, Follower};
 use crate::types::error::{Lift, Result};
 
 /// A member leaves at most this many bytes of the log unapplied, and at most this many memtables'
-/// worth: that is what the keeper's memtables may hold that the runs do not have yet. The part that
-/// the runs have is skipped.
+/// worth, because the keeper's memtables may hold that much that is not in the runs yet. The part
+/// that the runs have is skipped.
 const LEFT_BYTES_MAX: u64 = 16 << 20;
 const LEFT_MEMTABLES: u64 = 2;
 
@@ -211,8 +211,8 @@ impl BlindCommits {
     }
 
     /// Applies everything readable in any process, so that other members need not retain the log
-    /// for this one. A process that does not read only reads the log and skips what the runs have,
-    /// without applying it.
+    /// for this one. A process without reads only scans the log, and skips the records that are
+    /// already in the runs without applying them.
     pub(crate) fn apply_while_blind(&self, now_nanos: u64) -> Result<()> {
         let follower = &*self.follower;
         let is_blind = self.blindness.is_blind()

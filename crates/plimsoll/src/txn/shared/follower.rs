@@ -57,7 +57,7 @@ impl Follower {
         self.members.marks.newest_ordered().lift()
     }
 
-    /// The newest commit that a process applies if it reads what is ordered.
+    /// The newest commit that a process applies if it reads all ordered commits.
     pub(crate) fn ordered_to_read(&self) -> Glsn {
         let newest = if self.members.table.is_reader() { self.readable() } else { self.ordered() };
         newest.unwrap_or(Glsn::NONE)
@@ -319,7 +319,7 @@ mod tests {
     use crate::types::options::Options;
     use crate::types::retention::Retention;
 
-    /// A thread that waits for news of the log, or asks for a trim, reads what was ordered without
+    /// A thread that waits for log entries, or requests a trim, reads the ordered records without
     /// holding the commit lock.
     #[test]
     fn applied_is_exact_while_another_thread_reads_the_log() {
@@ -462,7 +462,7 @@ mod tests {
         drop(Snapshot::newest(&two));
         let members = &two.shared().follower.members;
         two.reader.index.following.follow(members).unwrap();
-        // It does not need the log for what the runs have.
+        // It does not need the log for data that is in the runs.
         two.committer
             .sequencer
             .try_between_commits(|applied| two.reader.index.memtables.close_up_to(applied));

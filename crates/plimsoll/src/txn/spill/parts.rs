@@ -1,6 +1,6 @@
 //! Merges runs in parts: ranges of keys of about equal size, each written by a separate thread.
 //!
-//! Invariant: the parts, in key order, are equal to what a single merge would write.
+//! Invariant: the parts, in key order, are equal to the output of a single merge.
 
 use std::iter::once;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -52,7 +52,7 @@ impl PartedMerge {
         Self { cancel, ..self }
     }
 
-    /// Merges in at most `count` parallel parts. Returns what was written, in key order. A failure
+    /// Merges in at most `count` parallel parts. Returns the written data, in key order. A failure
     /// leaves nothing.
     pub(super) fn write(self, count: usize) -> Result<Vec<SpilledRun>> {
         let parts = self.parts(count)?;

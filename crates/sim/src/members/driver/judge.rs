@@ -188,7 +188,7 @@ impl Driver {
                 return Ok(());
             }
             Err(error) if self.known.call_fails && is_of_failing_call(&error) => {
-                // Nothing was committed. Any read of its values would find data that nobody has
+                // Nothing was committed. Any read of its values would find data that was never
                 // committed.
                 self.known.in_doubt.remove(&order.id);
                 return Ok(());

@@ -16,8 +16,8 @@ pub const MEMBERS: u64 = 4;
 /// Keyspaces of acts: one retains the latest versions, one retains all, and one is temporary.
 pub const SPACES: u64 = 3;
 
-/// The most bytes of an entry of a stream, such that several entries fit into one record of the
-/// smallest segment.
+/// Maximum size of a stream entry, so that several entries fit into one record of the smallest
+/// segment.
 const APPENDED_MAX: u64 = 3000;
 
 /// The emphasis of a run: weights of acts.
@@ -36,7 +36,7 @@ struct Interests {
     syncs_fail: bool,
     /// The most operations until a kill or a stop.
     reach: u64,
-    /// One act in this many is a whole scene.
+    /// One in this many acts is a whole scene.
     scenes: u64,
     /// Whether scenes are mostly of sweeps.
     sweeps: bool,

@@ -175,7 +175,7 @@ impl Generator {
     }
 
     /// A transaction reads ranges that begin or end at one key, inclusively and exclusively;
-    /// another transaction changes this key, or one beside it.
+    /// another transaction changes this key, or an adjacent one.
     pub(super) fn reads_with_one_end(&mut self) -> Vec<Op> {
         let (space, value) = (self.below(2) as u8, self.value_of(20));
         let many = Op::PutMany { tx: TX, space, first: 0, count: 12, value, scattered: false };

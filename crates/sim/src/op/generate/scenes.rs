@@ -163,7 +163,7 @@ impl Generator {
         let many = Op::PutMany { tx: TX, space, first: 0, count: QUEUED, value, scattered: false };
         let mut ops = vec![Op::Begin { tx: TX }, many, commit(TX)];
         ops.extend(self.interruption());
-        // The two remaining keys may be beside the range, which the gap must not exceed.
+        // The two remaining keys may be adjacent to the range, which the gap must not exceed.
         let mut edge = |key: u64| {
             let key = numbered_key(key as u32);
             if self.random.chance(0.5) { Edge::Beside(key) } else { Edge::At(key) }
@@ -291,8 +291,8 @@ impl Generator {
         ops
     }
 
-    /// A transaction reads more than it may record; then another one changes one of the keys, or a
-    /// key beside them.
+    /// A transaction reads more than it may record; then another one changes one of the keys, or an
+    /// adjacent key.
     fn many_reads(&mut self) -> Vec<Op> {
         let space = self.kept_space();
         let value = self.value_of(30);

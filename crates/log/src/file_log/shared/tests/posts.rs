@@ -77,7 +77,7 @@ fn one_member_orders_what_several_have_posted() {
 #[test]
 fn a_post_that_a_member_ordered_before_it_was_killed_is_ordered_once() {
     for is_published in [false, true] {
-        // The next member orders a record of its own, or posts.
+        // The next member orders its own record, or posts.
         for by_post in [false, true] {
             let (disk, store, mut members) = members(3);
             let killed = members.remove(0);

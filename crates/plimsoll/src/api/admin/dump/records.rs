@@ -7,7 +7,7 @@
 //!
 //! Invariant: the checksum of a record covers all bytes before it, so a stream that is cut, damaged
 //! or put together from parts of others is recognised at the first record that is not as it was
-//! written. The last record says that nothing follows.
+//! written. The last record marks the end.
 
 use plimsoll_disk::codec::{self, push_bytes, push_varint};
 use plimsoll_log::glsn::Glsn;
@@ -119,7 +119,7 @@ pub(crate) enum SystemKey<'a> {
 pub(crate) enum Record<'a> {
     /// A keyspace, and its settings as its record has them.
     Keyspace { name: &'a [u8], settings: &'a [u8] },
-    /// The limits of what can be read of the versions that follow.
+    /// The oldest moments at which the versions that follow can be read.
     Limits(&'a [u8]),
     /// A version that is older than the first commit.
     Version { glsn: Glsn, change: Change<'a> },
@@ -482,7 +482,6 @@ pub(super) fn damaged(at: u64, what: &str) -> Error {
 
 pub(super) fn cut_short(at: u64) -> Error {
     Error::corrupt(format!(
-        "the dump ends at offset {at}, before its last record: it was cut short; copy it again, \
-         or take another dump"
+        "the dump is truncated at offset {at}; copy it again, or take another dump"
     ))
 }

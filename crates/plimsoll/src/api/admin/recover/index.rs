@@ -249,8 +249,8 @@ fn record_id(stored: &Stored<'_>) -> Option<u32> {
     Record::decode(record).ok().map(|record| record.id)
 }
 
-/// The moments from which on the keyspaces can be read. Single retained moments below the youngest
-/// dropped version are not restored: the recovered store refuses to read them.
+/// The oldest readable moment of each keyspace. Single retained moments below the youngest dropped
+/// version are not restored: the recovered store refuses to read them.
 fn limits(
     source: &Source,
     replayed: &Manifest,

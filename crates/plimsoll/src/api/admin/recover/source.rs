@@ -52,7 +52,8 @@ pub(crate) struct Source {
     pub(crate) survey: Survey,
     /// Findings of the log's files.
     pub(crate) findings: Vec<Finding>,
-    /// The manifest that describes `parts`. `None` if it is unknown what compaction has dropped.
+    /// The manifest that describes `parts`. `None` if it is unknown which versions compaction has
+    /// dropped.
     pub(crate) manifest: Option<Manifest>,
     /// The tables of the index.
     pub(crate) parts: Vec<Part>,
@@ -412,8 +413,8 @@ impl Reader<'_> {
         for manifest in self.manifests.iter() {
             if manifest.head.log_id != source.survey.log_id {
                 source.unresolved.push(format!(
-                    "the index belongs to another log according to its manifest {}: nothing of it \
-                     is in the new store",
+                    "the index belongs to another log according to its manifest {}: the new store \
+                     contains none of its data",
                     manifest.head.number
                 ));
                 return Ok(source);

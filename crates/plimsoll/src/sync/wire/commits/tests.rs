@@ -81,37 +81,37 @@ fn put(sink: &mut dyn Sink, keyspace: &str, key: &[u8]) {
 #[test]
 fn changes_out_of_order_are_refused_although_their_id_is_right() {
     let cases: [(&str, Write1<'_>); 8] = [
-        ("not in order", &|sink| {
+        ("not in ascending order", &|sink| {
             put(sink, "notes", b"b");
             put(sink, "notes", b"a");
         }),
-        ("not in order", &|sink| {
+        ("not in ascending order", &|sink| {
             put(sink, "notes", b"a");
             put(sink, "notes", b"a");
         }),
-        ("not in order", &|sink| {
+        ("not in ascending order", &|sink| {
             put(sink, "notes", b"a");
             sink.delete("notes", b"a").unwrap();
         }),
-        ("interrupted", &|sink| {
+        ("not contiguous", &|sink| {
             put(sink, "notes", b"a");
             put(sink, "films", b"a");
             put(sink, "notes", b"b");
         }),
-        ("comes after keys", &|sink| {
+        ("follows a key", &|sink| {
             put(sink, "notes", b"a");
             sink.range("notes", b"b", None).unwrap();
         }),
-        ("interrupted", &|sink| {
+        ("not contiguous", &|sink| {
             put(sink, "notes", b"a");
             put(sink, "films", b"a");
             sink.range("notes", b"b", None).unwrap();
         }),
-        ("deletes a key of a deleted range", &|sink| {
+        ("in a range that the same commit deletes", &|sink| {
             sink.range("notes", b"a", Some(b"c")).unwrap();
             sink.delete("notes", b"b").unwrap();
         }),
-        ("an expiry is 1", &|sink| {
+        ("invalid expiry time 1", &|sink| {
             sink.put("notes", b"a", Some(Expiry::OF_DELETION), Bytes::Whole(b"1")).unwrap();
         }),
     ];
@@ -217,7 +217,7 @@ fn lengths_beyond_the_limits_are_refused() {
         let change = Move { name: "main", before: None, last: id, is_forward: false };
         let mut feed = |sink: &mut dyn CommitSink| take_commits(&mut input, &mut lease, sink);
         let error = Local::new(&db).unwrap().receive(change, &mut feed).unwrap_err().to_string();
-        let parts = ["the limit is", "a change of kind 99"];
+        let parts = ["exceeds the limit of", "a change of unknown kind 99"];
         assert!(parts.iter().any(|part| error.contains(part)), "{number}: {error}");
     }
 }

@@ -14,12 +14,12 @@ use crate::members::seat::Seat;
 use crate::members::tags::number_of;
 use crate::op::among::Act;
 
-/// What is known of the tags.
+/// The known state of the tags.
 #[derive(Debug, Default)]
 pub(super) struct KnownTags {
     /// Their moments; `None`: unknown, or there may be no such tag.
     moments: BTreeMap<u64, Option<u64>>,
-    /// The moment of the tag that is being changed, from before that.
+    /// The previous moment of the tag that is being changed.
     before: Option<Option<u64>>,
 }
 

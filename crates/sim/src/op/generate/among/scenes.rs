@@ -9,7 +9,7 @@ use plimsoll_disk::random::Random;
 use crate::op::among::{Act, Among};
 use crate::op::generate::among::Interests;
 
-/// Minimum size of a value in a blob file of its own.
+/// Minimum size of a value in a separate blob file.
 const LARGE_BYTES: u64 = 256 << 10;
 
 /// Bytes of a value that stays in the log, and of one stored in a leaf.
@@ -559,7 +559,7 @@ fn tags_change(scene: &mut Scene<'_>) {
     scene.by(scene.one, [Act::Check]);
 }
 
-/// One process changes tags, which the other learns of while a call fails.
+/// One process changes tags; the other is notified of this while a call fails.
 fn learns_of_tags_and_fails(scene: &mut Scene<'_>) {
     let name = scene.random.below(3);
     for _ in 0..3 {
