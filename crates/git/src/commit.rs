@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::date::Date;
 use crate::encoding::TextEncoding;
+use crate::error::Error;
 use crate::object_id::ObjectId;
 
 /// Maximum metadata of a transaction.
@@ -204,6 +205,17 @@ fn split_at_blank_line(object: &[u8]) -> (&[u8], &[u8]) {
 fn split_once(bytes: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
     let at = bytes.iter().position(|&byte| byte == separator)?;
     Some((&bytes[..at], &bytes[at + 1..]))
+}
+
+/// The error of a commit object that cannot be parsed.
+pub(crate) fn malformed(id: &ObjectId) -> Error {
+    Error::unreadable(format!("commit {id} is malformed; run `git fsck`"))
+}
+
+/// The root tree of a commit.
+pub(crate) fn tree_of(commit: &[u8]) -> Option<ObjectId> {
+    let line = commit.split(|&byte| byte == b'\n').next()?;
+    ObjectId::parse(line.strip_prefix(b"tree ")?)
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 //! made in the store become new Git commits.
 
 pub(crate) mod changed_paths;
-pub(crate) mod commit_text;
 pub(crate) mod derive;
 pub(crate) mod destination;
 pub(crate) mod pack;
@@ -16,13 +15,14 @@ use std::path::Path;
 use plimsoll::{Commit, CommitId, Db, Glsn};
 use serde_json::Value;
 
+use crate::commit::tree_of;
+use crate::commit_text;
+use crate::counts::LeftOut;
 use crate::error::{Error, Result};
 use crate::export::changed_paths::ChangedPaths;
 use crate::export::derive::Derivation;
 use crate::export::destination::Destination;
 use crate::export::target::{Planned, Points, Target};
-use crate::import::counts::LeftOut;
-use crate::import::whole::tree_of;
 use crate::marks::Marks;
 use crate::object::{Format, Kind};
 use crate::object_id::ObjectId;

@@ -1,21 +1,19 @@
 //! An import: finds the commit to continue after, then applies one commit at a time.
 
 pub(crate) mod apply;
-pub(crate) mod blobs;
 pub(crate) mod bookmark;
 pub(crate) mod changes;
 pub(crate) mod commit_list;
 pub(crate) mod commit_stream;
-pub(crate) mod counts;
 pub(crate) mod cut;
 pub(crate) mod feed;
 pub(crate) mod whole;
 
 use plimsoll::Db;
 
+use crate::counts::Counts;
 use crate::error::{Error, Result};
 use crate::import::apply::Applier;
-use crate::import::counts::Counts;
 use crate::import::cut::Cut;
 use crate::import::feed::Feed;
 use crate::moments;

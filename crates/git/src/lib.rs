@@ -30,8 +30,11 @@
 //! Their pipes are the buffers. Requests are sent ahead of the answers, but never more than the
 //! smallest pipe holds, so that neither side blocks on a full pipe while the other waits for it.
 
+mod blobs;
 mod commit;
+mod commit_text;
 mod compare;
+mod counts;
 mod date;
 mod encoding;
 mod error;
@@ -48,10 +51,10 @@ mod refs;
 mod repository;
 mod tree;
 
+pub use counts::{Counts, FileReason, LeftOut, LeftOutCommit, LeftOutFile};
 pub use error::{Error, Result};
 pub use export::{Export, ExportCounts};
 pub use import::Import;
-pub use import::counts::{Counts, FileReason, LeftOut, LeftOutCommit, LeftOutFile};
 pub use import::cut::Cut;
 pub use import::whole::WholeImport;
 pub use object_id::ObjectId;

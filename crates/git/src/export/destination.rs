@@ -5,9 +5,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::commit::{malformed, tree_of};
 use crate::error::Result;
 use crate::export::pack::{Pack, Part};
-use crate::import::whole::{malformed, tree_of};
 use crate::object::{Format, Kind};
 use crate::object_id::ObjectId;
 use crate::objects::Objects;

@@ -5,10 +5,10 @@ use std::io::{self, Read};
 use jiff::Timestamp;
 use plimsoll::{Db, Keyspace, MAX_KEY_BYTES, MAX_VALUE_BYTES, Transaction};
 
+use crate::blobs::Blob;
+use crate::counts::{Counts, FileReason, LeftOutCommit, LeftOutFile};
 use crate::error::{Error, Result};
-use crate::import::blobs::Blob;
 use crate::import::bookmark::{self, Bookmark};
-use crate::import::counts::{Counts, FileReason, LeftOutCommit, LeftOutFile};
 use crate::import::feed::{Feed, Step};
 use crate::moments::Notes;
 use crate::object_id::ObjectId;

@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 
 use jiff::Timestamp;
 
+use crate::blobs::{self, Blob, Blobs, Content};
 use crate::commit::Commit;
 use crate::error::Result;
-use crate::import::blobs::{self, Blob, Blobs, Content};
 use crate::import::changes::{self, Change, Changes, Compared, Piece};
 use crate::import::commit_stream::{CommitStream, Next};
 use crate::import::cut::Cut;

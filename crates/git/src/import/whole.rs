@@ -9,13 +9,13 @@ use plimsoll::{
     CommitId, Db, HistoryImport, ImportCommit, InvalidInput, Keyspace, MAX_VALUE_BYTES,
 };
 
-use crate::commit::{self, Commit};
+use crate::commit::{self, Commit, malformed, tree_of};
+use crate::commit_text;
 use crate::compare::{self, Differences, Leaf};
+use crate::counts::Counts;
 use crate::error::{Error, Result};
-use crate::export::commit_text;
 use crate::import::apply::{Watched, unreadable};
 use crate::import::commit_list::{CommitList, Line};
-use crate::import::counts::Counts;
 use crate::object::Kind;
 use crate::object_id::ObjectId;
 use crate::objects::{Objects, missing};
@@ -281,10 +281,6 @@ impl<'a> WholeImport<'a> {
     }
 }
 
-pub(crate) fn malformed(id: &ObjectId) -> Error {
-    Error::unreadable(format!("commit {id} is malformed; run `git fsck`"))
-}
-
 /// The commit of the store for a commit of the repository.
 fn find(db: &Db, history: &HistoryImport, id: &ObjectId) -> Result<Option<CommitId>> {
     match history.find(&id.to_bytes())? {
@@ -294,12 +290,6 @@ fn find(db: &Db, history: &HistoryImport, id: &ObjectId) -> Result<Option<Commit
             _ => Ok(None),
         },
     }
-}
-
-/// The root tree of a commit.
-pub(crate) fn tree_of(commit: &[u8]) -> Option<ObjectId> {
-    let line = commit.split(|&byte| byte == b'\n').next()?;
-    ObjectId::parse(line.strip_prefix(b"tree ")?)
 }
 
 /// The parents of a commit.

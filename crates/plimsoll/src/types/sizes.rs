@@ -1,5 +1,5 @@
-//! Sizes from which on an open store does something: spills a transaction, completes a table, ends a
-//! step of background work. All but the record of the log are shares of the budget or constants.
+//! Sizes from which on an open store does something: spills a transaction, completes a table, ends
+//! a step of background work. They are shares of the budget, or constants.
 
 /// The minimum for a bulk load, which uses memory in chunks of 64 KiB: with few chunks each row
 /// would become a run.
