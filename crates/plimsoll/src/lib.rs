@@ -84,6 +84,7 @@ pub use sync::commit_id::CommitId;
 #[doc(hidden)]
 pub use sync::forging;
 pub use sync::import::{HistoryImport, ImportCommit, MAX_SOURCE_BYTES};
+pub use sync::partial::CloneDepth;
 pub use sync::remote::{ORIGIN, RemoteInfo};
 pub use sync::transfer::{Moved, Pulled};
 pub use sync::wire::client::SyncConnection;

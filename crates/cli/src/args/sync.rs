@@ -1,8 +1,10 @@
 //! The command line of `clone`, `fetch`, `pull`, `push` and `remote`.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use plimsoll::CommitId;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -11,6 +13,12 @@ other branch as origin/NAME; `plimsoll pull STORE origin NAME` makes a branch NA
 settings of keyspaces are copied; tags, cursors and streams are not. The address is remembered as \
 origin. After an interrupted clone, `plimsoll pull STORE` continues main, and `plimsoll fetch \
 STORE origin NAME` each other branch; retention and time to live may then be missing.
+
+--depth and --at leave out a part of the history. Such a partial clone has only commits of \
+first-parent lines, without the commits that were merged. The oldest one, the boundary commit, has \
+the complete state. A partial clone can pull, fetch, and push to a store that has its boundary \
+commits. It cannot merge branches whose common ancestor it lacks. To get more of the history, \
+clone again. Both also clone a store whose log no longer has the older commits.
 
 Prints one line per branch: its name and the id of its last commit (a pipe gets them \
 tab-separated, and the id with all its digits). --json prints an object for each, with \"branch\" \
@@ -32,12 +40,20 @@ Examples:
   plimsoll clone /srv/hub.plimsoll demo.plimsoll
   plimsoll clone ssh://ada@example.org/srv/hub.plimsoll demo.plimsoll
   plimsoll clone ada@example.org:hub.plimsoll demo.plimsoll
-  plimsoll clone file:///srv/hub.plimsoll demo.plimsoll --json")]
+  plimsoll clone file:///srv/hub.plimsoll demo.plimsoll --json
+  plimsoll clone /srv/hub.plimsoll demo.plimsoll --depth 1")]
 pub(crate) struct CloneStore {
     /// Address of the other store
     pub(crate) address: String,
     /// New store; a path that does not exist, or an empty folder
     pub(crate) store: PathBuf,
+    /// Clone at most N commits of each branch; fewer if the other store does not retain the states
+    #[arg(long, value_name = "N")]
+    pub(crate) depth: Option<NonZeroU32>,
+    /// Clone the state of the commit of main with this id (see `plimsoll log --ids`), and nothing
+    /// before it or on other branches
+    #[arg(long, value_name = "ID", conflicts_with = "depth")]
+    pub(crate) at: Option<CommitId>,
 }
 
 #[derive(Args, Debug)]

@@ -11,6 +11,7 @@ use plimsoll::{Db, Durability, Error, Glsn};
 
 use crate::args::{Globals, Log};
 use crate::branches::Followed;
+use crate::commands::sync::short;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keyspaces;
 use crate::moment;
@@ -40,6 +41,21 @@ pub(crate) fn run(globals: &Globals, args: Log, output: &mut Output) -> Outcome 
 /// Prints the log of an open store without following it.
 pub(crate) fn print(db: &Db, args: Log, output: &mut Output) -> Outcome {
     Walk::new(args, output)?.print_all(db, output)
+}
+
+/// The note that a partial clone lacks earlier commits.
+fn note_of_boundary(db: &Db) -> Result<Option<String>, Failure> {
+    let boundary = db.boundary_commits()?;
+    let Some(first) = boundary.first() else { return Ok(None) };
+    let others = match boundary.len() - 1 {
+        0 => String::new(),
+        others => format!(" and {others} more"),
+    };
+    Ok(Some(format!(
+        "note: the store is a partial clone: its history begins with commit {}{others}; the \
+         changes of such a commit are its complete state",
+        short(*first)
+    )))
 }
 
 /// A scan of the log, which can be resumed.
@@ -94,6 +110,14 @@ impl Walk {
         let order = if self.args.reverse { Order::OldestFirst } else { Order::NewestFirst };
         let from = self.args.from.unwrap_or(0).max(db.log().bounds().first.0);
         self.print(db, from, db.newest(), order, output)?;
+        let is_whole = self.args.from.is_none() && self.args.since.is_none();
+        if self.left > 0
+            && is_whole
+            && let Some(note) = note_of_boundary(db)?
+        {
+            output.flush()?;
+            say(format_args!("{note}"));
+        }
         Ok(self.exit())
     }
 

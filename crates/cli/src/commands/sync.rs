@@ -1,7 +1,8 @@
 //! `plimsoll clone`, `fetch`, `pull` and `push`: exchange commits with another store.
 
 use plimsoll::{
-    CommitId, Db, Durability, Error, Glsn, InvalidInput, Moved, Pulled, absolute_address,
+    CloneDepth, CommitId, Db, Durability, Error, Glsn, InvalidInput, Moved, Pulled,
+    absolute_address,
 };
 use serde_json::json;
 
@@ -20,8 +21,14 @@ pub(crate) const DIGITS: usize = 12;
 pub(crate) fn clone(globals: &Globals, args: &CloneStore, output: &mut Output) -> Outcome {
     let options = store::options(globals).durability(Durability::Sync);
     let address = absolute_address(&args.address)?;
-    let db =
-        wait::to_share(globals, None, || Db::clone_store(&address, &args.store, options.clone()))?;
+    let depth = match (args.depth, args.at) {
+        (Some(commits), _) => CloneDepth::Commits(commits),
+        (None, Some(id)) => CloneDepth::At(id),
+        (None, None) => CloneDepth::Full,
+    };
+    let db = wait::to_share(globals, None, || {
+        Db::clone_store_with(&address, &args.store, options.clone(), depth)
+    })?;
     let mut tips = vec![(MAIN.to_owned(), db.main().tip()?)];
     for branch in db.branches()? {
         let tip = db.branch(&branch.name)?.tip()?;

@@ -26,6 +26,7 @@ use plimsoll_memory::budget::Kind;
 use crate::api::branches::Branch;
 use crate::api::db::Db;
 use crate::api::snapshot::Snapshot;
+use crate::read::point::ValueReader;
 use crate::types::cancel::Cancel;
 use crate::types::error::{Error, Result};
 use crate::types::expiry::Expiry;
@@ -54,6 +55,10 @@ impl StateHash {
     /// Its bytes.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
+    }
+
+    pub(crate) fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
     }
 }
 
@@ -114,17 +119,27 @@ impl Snapshot {
         let store = self.store();
         store.check_open()?;
         self.read_at()?;
-        let names: BTreeSet<_> = store.reader.keyspaces.names().into_values().collect();
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(HEAD);
-        for name in names {
-            let Some(keyspace) = self.keyspace(&name)? else { continue };
-            let mut state =
-                KeyspaceHash { snapshot: self, keyspace, cancel, hasher, has_keys: false };
-            state.rows().map_err(|error| error.in_keyspace(&name))?;
-            hasher = state.hasher;
-        }
-        Ok(StateHash(*hasher.finalize().as_bytes()))
+        let mut hasher = StateHasher::default();
+        each_row(self, cancel, &mut |keyspace, key, expiry, value| match value {
+            RowValue::Whole(value) => {
+                hasher.begin_row(keyspace.name(), key, expiry, value.len() as u64);
+                hasher.value(value);
+                Ok(())
+            }
+            RowValue::Long(value) => {
+                hasher.begin_row(keyspace.name(), key, expiry, value.len());
+                let mut piece = store.reader.budget.take(Kind::Staging)?;
+                loop {
+                    cancel.check()?;
+                    let bytes = value.read_piece(&mut piece)?;
+                    if bytes == 0 {
+                        return Ok(());
+                    }
+                    hasher.value(&piece[..bytes]);
+                }
+            }
+        })?;
+        Ok(hasher.finish())
     }
 }
 
@@ -148,65 +163,98 @@ impl Branch {
     }
 }
 
-/// A keyspace that is being hashed.
-struct KeyspaceHash<'a> {
-    snapshot: &'a Snapshot,
-    keyspace: Keyspace,
-    cancel: &'a Cancel,
-    hasher: blake3::Hasher,
-    has_keys: bool,
+/// A value of a state.
+pub(crate) enum RowValue<'a> {
+    Whole(&'a [u8]),
+    /// A value that memory does not hold; it is read piece by piece.
+    Long(&'a mut ValueReader),
 }
 
-impl KeyspaceHash<'_> {
-    /// Adds all keys. A value that memory does not hold is read piece by piece.
-    fn rows(&mut self) -> Result<()> {
-        let mut from = Bound::Unbounded;
-        loop {
-            let bounds = |from: &Bound<Vec<u8>>| (from.clone(), Bound::<Vec<u8>>::Unbounded);
-            let mut rows = self.snapshot.range(&self.keyspace, bounds(&from))?;
-            loop {
-                self.cancel.check()?;
-                let (key, value, expiry) = match rows.advance_expiring() {
-                    Ok(Some(row)) => row,
-                    Ok(None) => return Ok(()),
-                    Err(Error::OutOfBudget(_)) => break,
-                    Err(error) => return Err(error),
-                };
-                self.begin_row(key, expiry, value.len() as u64);
-                self.hasher.update(value);
-                from = match from {
-                    Bound::Excluded(mut last) => {
-                        last.clear();
-                        last.extend_from_slice(key);
-                        Bound::Excluded(last)
-                    }
-                    _ => Bound::Excluded(key.to_vec()),
-                };
-            }
-            drop(rows);
-            let next = self.snapshot.range(&self.keyspace, bounds(&from))?.keys_only().next();
-            let Some((key, _)) = next.transpose()? else { return Ok(()) };
-            if let Some(mut value) = self.snapshot.get_reader(&self.keyspace, &key)? {
-                self.begin_row(&key, value.expiry(), value.len());
-                let mut piece = self.snapshot.store().reader.budget.take(Kind::Staging)?;
-                loop {
-                    self.cancel.check()?;
-                    let bytes = value.read_piece(&mut piece)?;
-                    if bytes == 0 {
-                        break;
-                    }
-                    self.hasher.update(&piece[..bytes]);
-                }
-            }
-            from = Bound::Excluded(key);
-        }
-    }
+/// Receives the rows of a state.
+type Visit<'a> = dyn FnMut(&Keyspace, &[u8], Option<Expiry>, RowValue<'_>) -> Result<()> + 'a;
 
+/// Passes the keyspace, key, expiry and value of each row of a state to `visit`: keyspaces by name,
+/// and the keys of each in order.
+///
+/// # Errors
+/// As for [`Snapshot::get`]; those of `visit`.
+pub(crate) fn each_row(snapshot: &Snapshot, cancel: &Cancel, visit: &mut Visit<'_>) -> Result<()> {
+    let names = snapshot.store().reader.keyspaces.names().into_values();
+    for name in names.collect::<BTreeSet<_>>() {
+        let Some(keyspace) = snapshot.keyspace(&name)? else { continue };
+        let visited = each_row_of(snapshot, &keyspace, cancel, visit);
+        visited.map_err(|error| error.in_keyspace(&name))?;
+    }
+    Ok(())
+}
+
+fn each_row_of(
+    snapshot: &Snapshot,
+    keyspace: &Keyspace,
+    cancel: &Cancel,
+    visit: &mut Visit<'_>,
+) -> Result<()> {
+    let mut from = Bound::Unbounded;
+    loop {
+        let bounds = |from: &Bound<Vec<u8>>| (from.clone(), Bound::<Vec<u8>>::Unbounded);
+        let mut rows = snapshot.range(keyspace, bounds(&from))?;
+        loop {
+            cancel.check()?;
+            let (key, value, expiry) = match rows.advance_expiring() {
+                Ok(Some(row)) => row,
+                Ok(None) => return Ok(()),
+                Err(Error::OutOfBudget(_)) => break,
+                Err(error) => return Err(error),
+            };
+            visit(keyspace, key, expiry, RowValue::Whole(value))?;
+            from = match from {
+                Bound::Excluded(mut last) => {
+                    last.clear();
+                    last.extend_from_slice(key);
+                    Bound::Excluded(last)
+                }
+                _ => Bound::Excluded(key.to_vec()),
+            };
+        }
+        drop(rows);
+        let next = snapshot.range(keyspace, bounds(&from))?.keys_only().next();
+        let Some((key, _)) = next.transpose()? else { return Ok(()) };
+        if let Some(mut value) = snapshot.get_reader(keyspace, &key)? {
+            let expiry = value.expiry();
+            visit(keyspace, &key, expiry, RowValue::Long(&mut value))?;
+        }
+        from = Bound::Excluded(key);
+    }
+}
+
+/// Computes the hash of a state from its rows, in the order of [`each_row`].
+pub(crate) struct StateHasher {
+    hasher: blake3::Hasher,
+    /// The keyspace of the last row.
+    keyspace: Option<String>,
+}
+
+impl Default for StateHasher {
+    fn default() -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(HEAD);
+        Self { hasher, keyspace: None }
+    }
+}
+
+impl StateHasher {
     /// Adds all of a row but the bytes of its value.
-    fn begin_row(&mut self, key: &[u8], expiry: Option<Expiry>, value_bytes: u64) {
-        if !std::mem::replace(&mut self.has_keys, true) {
-            let name = self.keyspace.name().as_bytes();
+    pub(crate) fn begin_row(
+        &mut self,
+        keyspace: &str,
+        key: &[u8],
+        expiry: Option<Expiry>,
+        value_bytes: u64,
+    ) {
+        if self.keyspace.as_deref() != Some(keyspace) {
+            let name = keyspace.as_bytes();
             self.hasher.update(&[KEYSPACE]).update(&len_of(name)).update(name);
+            self.keyspace = Some(keyspace.to_owned());
         }
         match expiry {
             None => _ = self.hasher.update(&[LASTING]),
@@ -215,6 +263,15 @@ impl KeyspaceHash<'_> {
             }
         }
         self.hasher.update(&len_of(key)).update(key).update(&value_bytes.to_le_bytes());
+    }
+
+    /// Adds the next bytes of the value of the last row.
+    pub(crate) fn value(&mut self, piece: &[u8]) {
+        self.hasher.update(piece);
+    }
+
+    pub(crate) fn finish(&self) -> StateHash {
+        StateHash(*self.hasher.finalize().as_bytes())
     }
 }
 

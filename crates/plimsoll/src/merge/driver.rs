@@ -21,7 +21,8 @@ use crate::types::as_of::AsOf;
 use crate::types::branches::{MAIN_CHAIN, chain_key, merge_key, merge_prefix};
 use crate::types::error::{Error, Result};
 use crate::types::index_key::KeyBuffer;
-use crate::types::keyspaces::{BRANCHES, SYSTEM};
+use crate::types::invalid_input::InvalidInput;
+use crate::types::keyspaces::{BOUNDARY, BRANCHES, IDS, SYSTEM};
 use crate::types::value::is_free;
 
 /// How often a merge of branches is repeated because its starting state is no longer retained. Must
@@ -175,6 +176,9 @@ impl Merge {
                 let mut graph = Graph::new(store, ours.at());
                 let (into, from) = self.chains();
                 let states = graph.common_ancestors((into, ours.at()), (from, self.theirs.at()))?;
+                if states.iter().all(|((_, at), _)| *at == Glsn::NONE) {
+                    check_whole(store)?;
+                }
                 Bases::open(store, &mut graph, states, &mut Limit::default()).map(Some)
             }
         }
@@ -299,4 +303,14 @@ fn apply(tx: &mut Transaction, step: MergeStep, theirs: Option<ValueReader>) -> 
         (Resolved::Theirs, None) | (Resolved::Delete, _) => tx.delete(&keyspace, key),
         (Resolved::Keep | Resolved::Conflict, _) => Ok(()),
     }
+}
+
+/// Fails if the store is a partial clone, which may lack the common ancestor of two branches.
+fn check_whole(store: &Arc<Engine>) -> Result<()> {
+    let ids = store.reader.keyspaces.handle(IDS, "".into());
+    let snapshot = Snapshot::newest(store);
+    let mut marks = snapshot.prefix(&ids, [BOUNDARY])?;
+    let Some((key, _)) = marks.advance()? else { return Ok(()) };
+    let id = key[1..].iter().map(|byte| format!("{byte:02x}")).collect();
+    Err(InvalidInput::BelowBoundary { id }.into())
 }

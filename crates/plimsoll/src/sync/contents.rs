@@ -9,6 +9,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::Kind;
 
 use crate::api::commit::{Change, Commit};
+use crate::api::state_hash::StateHash;
 use crate::engine::Engine;
 use crate::sync::commit_id::{CommitId, ContentHash};
 use crate::types::branches::{MAIN_CHAIN, decode_merge_key};
@@ -50,6 +51,12 @@ pub(super) trait Sink {
         expiry: Option<Expiry>,
         value: Bytes<'_>,
     ) -> Result<()>;
+
+    /// Receives the hash of the state that the changes make up; only of a boundary commit, at its
+    /// end.
+    fn state(&mut self, _hash: StateHash) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Adds the changes to a [`ContentHash`].
@@ -101,7 +108,8 @@ pub(super) type DeletedRange = (Arc<str>, Vec<u8>, Option<Vec<u8>>);
 /// another branch. It holds the properties of the original commit that the new one cannot have.
 ///
 /// ```text
-/// u8       1 if it only makes its branch equal to the original commit
+/// u8       1 if it only makes its branch equal to the original commit; 2 if it is a boundary
+///          commit; otherwise 0
 /// u32      chain of the commit
 /// u64      time of the original commit, in microseconds since 1970 UTC
 /// u32      number of parents; 32 bytes each
@@ -114,6 +122,9 @@ pub(super) struct Received {
     /// Whether the commit only makes its branch equal to the original commit, which is on another
     /// chain of the same store.
     pub(super) is_advance: bool,
+    /// Whether it is a boundary commit of a partial clone: its changes are the complete state of
+    /// the original commit, whose parents the store lacks.
+    pub(super) is_boundary: bool,
     /// The chain of the commit. Its changes do not show it if it deletes only keys that the store
     /// does not have.
     pub(super) chain: u32,
@@ -127,7 +138,7 @@ pub(super) struct Received {
 
 impl Received {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut record = vec![u8::from(self.is_advance)];
+        let mut record = vec![u8::from(self.is_advance) | u8::from(self.is_boundary) << 1];
         record.extend_from_slice(&self.chain.to_le_bytes());
         record.extend_from_slice(&self.micros.to_le_bytes());
         push_len(&mut record, self.parents.len());
@@ -152,8 +163,9 @@ impl Received {
     }
 
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
-        let (is_advance, chain, micros) = (reader.u8()? == 1, reader.u32()?, reader.u64()?);
-        let mut received = Self { is_advance, chain, micros, ..Self::default() };
+        let (kind, chain, micros) = (reader.u8()?, reader.u32()?, reader.u64()?);
+        let (is_advance, is_boundary) = (kind == 1, kind == 2);
+        let mut received = Self { is_advance, is_boundary, chain, micros, ..Self::default() };
         for _ in 0..reader.u32()? {
             received.parents.push(CommitId::from_bytes(reader.take(32)?.try_into().ok()?));
         }
@@ -310,6 +322,7 @@ mod tests {
         let parent = ContentHash::default().id(&[], 3, b"");
         let received = Received {
             is_advance: true,
+            is_boundary: false,
             chain: 3,
             micros: 7,
             parents: vec![parent, parent],

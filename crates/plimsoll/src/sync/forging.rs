@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use crate::api::state_hash::StateHash;
 use crate::sync::contents::{Bytes, Sink};
 use crate::sync::send::{CommitSink, Head};
 use crate::types::error::Result;
@@ -94,6 +95,7 @@ fn send(
         micros: head.micros,
         metadata: head.metadata,
         is_on_line: head.is_on_line,
+        is_boundary: head.is_boundary,
     };
     let mut is_forged = true;
     match forgery {
@@ -168,5 +170,9 @@ impl Sink for Forging<'_> {
             }
             value => self.sink.put(keyspace, key, expiry, value),
         }
+    }
+
+    fn state(&mut self, hash: StateHash) -> Result<()> {
+        self.sink.state(hash)
     }
 }

@@ -10,6 +10,9 @@
 //! "s" name of a commit in its source     -> 32 bytes id, written by an import
 //! "n" key                                -> a record of an import
 //! "u" name                               -> the address of a remote
+//! "b" 32 bytes id                        -> nothing: a boundary commit of a partial clone, written
+//!                                           by the commit itself
+//! "d"                                    -> u64 the depth of a partial clone
 //! ```
 //!
 //! The records "c" and "i" of a commit are written together. Several commits may have the same id,
@@ -36,7 +39,8 @@ use crate::sync::contents::{
 use crate::txn::transaction::Transaction;
 use crate::types::branches::MAIN_CHAIN;
 use crate::types::error::{Error, Result};
-use crate::types::keyspaces::{IDS, IDS_POSITION, Keyspace};
+use crate::types::invalid_input::InvalidInput;
+use crate::types::keyspaces::{BOUNDARY, IDS, IDS_POSITION, Keyspace};
 
 const COMMIT: u8 = b'c';
 const PLACE: u8 = b'i';
@@ -57,12 +61,21 @@ pub(super) enum Kind {
     Advance = 1,
     /// The id is a placeholder for the commits of the chain that the log no longer has.
     Trimmed = 2,
+    /// The history of a partial clone begins with the commit: its changes are its whole state.
+    Boundary = 3,
+    /// As `Whole`, but the store, a partial clone, lacks some of the commit's parents.
+    Partial = 4,
 }
 
 impl Kind {
     fn of(byte: u8) -> Result<Self> {
-        let all = [Self::Whole, Self::Advance, Self::Trimmed];
+        let all = [Self::Whole, Self::Advance, Self::Trimmed, Self::Boundary, Self::Partial];
         all.into_iter().find(|kind| *kind as u8 == byte).ok_or_else(damaged)
+    }
+
+    /// Whether the commit has the changes that the id covers.
+    pub(super) fn has_changes(self) -> bool {
+        matches!(self, Self::Whole | Self::Partial)
     }
 }
 
@@ -132,9 +145,14 @@ impl Ids {
     /// # Errors
     /// As for [`Ids::catch_up`].
     pub(super) fn open(db: &Db) -> Result<Self> {
-        let ids = Self { db: db.clone(), space: space(&db.store) };
+        let ids = Self::reading(db);
         ids.catch_up()?;
         Ok(ids)
+    }
+
+    /// The ids that were computed already.
+    pub(super) fn reading(db: &Db) -> Self {
+        Self { db: db.clone(), space: space(&db.store) }
     }
 
     fn store(&self) -> &Arc<Engine> {
@@ -252,6 +270,15 @@ impl Ids {
                 parents.drain(..parents.len().saturating_sub(1));
                 (*id, Kind::Advance)
             }
+            Some((id, received)) if received.is_boundary => {
+                parents.clear();
+                (*id, Kind::Boundary)
+            }
+            Some((id, received))
+                if parents.len() < received.parents.len() && self.boundary()?.is_some() =>
+            {
+                (*id, Kind::Partial)
+            }
             Some((id, _)) => (*id, Kind::Whole),
             None => {
                 let ids: Vec<CommitId> = parents.iter().map(|place| place.id).collect();
@@ -282,7 +309,7 @@ impl Ids {
         if let Some(record) = snapshot.get(&self.space, received_key(id))? {
             return Ok(Some(Received::decode(&record)?.parents));
         }
-        let Some(place) = self.places(id)?.into_iter().find(|it| it.kind == Kind::Whole) else {
+        let Some(place) = self.places(id)?.into_iter().find(|it| it.kind.has_changes()) else {
             return Ok(None);
         };
         let (_, parents) = self.node(&snapshot, place.state())?;
@@ -297,11 +324,38 @@ impl Ids {
         if let Some(record) = snapshot.get(&self.space, received_key(id))? {
             return Ok(Some(Received::decode(&record)?.micros));
         }
-        let Some(place) = self.places(id)?.into_iter().find(|it| it.kind == Kind::Whole) else {
+        let Some(place) = self.places(id)?.into_iter().find(|it| it.kind.has_changes()) else {
             return Ok(None);
         };
         let commit = self.db.log().commit(place.glsn)?.ok_or_else(damaged)?;
         Ok(Some(micros_of(&commit, None)))
+    }
+
+    /// A commit with which the history of this store begins, if it is a partial clone.
+    pub(super) fn boundary(&self) -> Result<Option<CommitId>> {
+        Ok(self.boundaries(1)?.pop())
+    }
+
+    /// Up to `limit` commits with which the history of this store begins; none if it is no partial
+    /// clone.
+    pub(super) fn boundaries(&self, limit: usize) -> Result<Vec<CommitId>> {
+        let snapshot = Snapshot::newest(self.store());
+        let (mut found, mut walk) = (Vec::new(), snapshot.prefix(&self.space, [BOUNDARY])?);
+        while found.len() < limit
+            && let Some((key, _)) = walk.advance()?
+        {
+            let id = key[1..].try_into().map_err(|_| damaged())?;
+            found.push(CommitId::from_bytes(id));
+        }
+        Ok(found)
+    }
+
+    /// Fails if this store is a partial clone, with a commit before which it has none.
+    pub(super) fn check_whole(&self) -> Result<()> {
+        match self.boundary()? {
+            Some(id) => Err(InvalidInput::BelowBoundary { id: id.to_string() }.into()),
+            None => Ok(()),
+        }
     }
 
     /// The parents of a commit in this store: the previous commit, then the last commit of each
@@ -335,6 +389,16 @@ impl Ids {
     pub(super) fn node(&self, snapshot: &Snapshot, state: State) -> Result<(Kind, Vec<State>)> {
         let known = self.known_at(snapshot, state)?;
         Ok((known.kind, known.parents))
+    }
+
+    /// The id, the kind and the parents of a commit.
+    pub(super) fn node_with_id(
+        &self,
+        snapshot: &Snapshot,
+        state: State,
+    ) -> Result<(CommitId, Kind, Vec<State>)> {
+        let known = self.known_at(snapshot, state)?;
+        Ok((known.id, known.kind, known.parents))
     }
 
     /// The id, kind and parents of a commit. If there is no record, the log was trimmed there.
@@ -440,6 +504,12 @@ impl Ids {
         Ok(places)
     }
 
+    /// Whether a chain was not removed.
+    pub(super) fn is_chain(&self, chain: u32) -> bool {
+        let known = self.store().reader.snapshots.branches.known();
+        chain == MAIN_CHAIN || known.get(chain).is_some()
+    }
+
     /// As [`Ids::places`], without commits on chains that were removed and cannot be read.
     pub(super) fn readable(&self, id: &CommitId) -> Result<Vec<Place>> {
         let mut places = self.places(id)?;
@@ -459,6 +529,11 @@ enum Tip {
 /// The internal keyspace of the ids.
 pub(super) fn space(store: &Engine) -> Keyspace {
     store.reader.keyspaces.handle(IDS, "".into())
+}
+
+/// The key of the mark of a boundary commit.
+pub(super) fn boundary_key(id: &CommitId) -> Vec<u8> {
+    [&[BOUNDARY][..], id.as_bytes()].concat()
 }
 
 fn commit_key(chain: u32, glsn: Glsn) -> Vec<u8> {

@@ -9,7 +9,8 @@ use crate::api::db::Db;
 use crate::merge::graph::State;
 use crate::sync::commit_id::CommitId;
 use crate::sync::ids::Ids;
-use crate::sync::peer::{Feed, Haves, Move, Peer, Wanted};
+use crate::sync::line::{after, line};
+use crate::sync::peer::{Feed, HAVES_MAX, Haves, Line, Move, Peer, Wanted};
 use crate::sync::receive::Receiver;
 use crate::sync::send::{CommitSink, Missing, contains};
 use crate::types::branches::{MAIN, TEMPORARY};
@@ -41,6 +42,11 @@ impl Local {
     /// As for [`Local::new`].
     pub(super) fn owning(db: Db) -> Result<Self> {
         Ok(Self { ids: Ids::open(&db)?, db, closes: true })
+    }
+
+    /// Whether the store has a commit, and can read its state.
+    pub(super) fn has(&self, id: &CommitId) -> Result<bool> {
+        Ok(!self.ids.readable(id)?.is_empty())
     }
 
     /// States of which the other store has all commits: of each line, the first commit that this
@@ -120,13 +126,33 @@ impl Peer for Local {
                 false => haves.push_line(self.ids.tip_of(&branch)?.map(|place| place.id)),
             }
         }
+        for id in self.ids.boundaries(HAVES_MAX)? {
+            haves.push_line([id]);
+        }
         Ok(haves)
     }
 
     fn send(&mut self, wanted: Wanted<'_>, haves: &Haves, sink: &mut dyn CommitSink) -> Result<()> {
         self.ids.catch_up()?;
         let (state, common) = (self.state_of(wanted)?, self.common(haves)?);
-        Missing::new(&self.ids, state, &common)?.send(&self.ids, sink)
+        let missing = Missing::new(&self.ids, state, &common)?;
+        missing.check_whole(&self.ids)?;
+        missing.send(&self.ids, sink)
+    }
+
+    fn line(&mut self, wanted: Wanted<'_>, depth: u64, haves: &Haves) -> Result<Line> {
+        self.ids.catch_up()?;
+        Ok(line(&self.ids, self.state_of(wanted)?, depth, haves)?.0)
+    }
+
+    fn send_line(
+        &mut self,
+        wanted: Wanted<'_>,
+        base: (Option<CommitId>, bool),
+        sink: &mut dyn CommitSink,
+    ) -> Result<()> {
+        let from = (wanted.branch, self.state_of(wanted)?);
+        after(&self.ids, from, base)?.send(&self.ids, sink)
     }
 
     fn receive(&mut self, change: Move<'_>, feed: &mut Feed<'_>) -> Result<u64> {

@@ -34,6 +34,38 @@ impl Haves {
     }
 }
 
+/// The most commits of a first-parent line that are searched for one that the other store has.
+pub(super) const LINE_MAX: usize = 1 << 20;
+
+/// The greatest depth of a partial clone.
+pub(super) const DEPTH_MAX: u64 = u32::MAX as u64;
+
+/// The newest commits of a first-parent line.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    /// Newest first.
+    pub(super) ids: Vec<CommitId>,
+    /// What the last one is.
+    pub(super) end: LineEnd,
+}
+
+/// The last commit of a [`Line`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LineEnd {
+    /// It has no parents.
+    Root = 0,
+    /// A partial clone can begin with it.
+    Boundary = 1,
+    /// The other store has it.
+    Known = 2,
+}
+
+impl Line {
+    pub(super) fn of(ids: impl Iterator<Item = CommitId>, end: LineEnd) -> Self {
+        Self { ids: ids.collect(), end }
+    }
+}
+
 /// A commit that a store is asked for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'a> {
@@ -82,6 +114,28 @@ pub(super) trait Peer {
     /// [`BranchMoved`](crate::InvalidInput::BranchMoved) if the branch does not contain the commit;
     /// [`HistoryTrimmed`](crate::InvalidInput::HistoryTrimmed); errors of reads and of the sink.
     fn send(&mut self, wanted: Wanted<'_>, haves: &Haves, sink: &mut dyn CommitSink) -> Result<()>;
+
+    /// The newest commits of the first-parent line of a commit, for a partial clone: up to the
+    /// first one in `haves`; if there is none, at most `depth`, and down to one whose state is
+    /// retained.
+    ///
+    /// # Errors
+    /// As for [`Peer::send`]; [`StateNotRetained`](crate::InvalidInput::StateNotRetained) if no
+    /// state is retained.
+    fn line(&mut self, wanted: Wanted<'_>, depth: u64, haves: &Haves) -> Result<Line>;
+
+    /// Sends the commits of a first-parent line after the commit `base`, and also `base` as a
+    /// boundary commit if the flag is set; the whole line if `base` is `None`.
+    ///
+    /// # Errors
+    /// As for [`Peer::line`]; [`Trimmed`](crate::Error::Trimmed) if the state of `base` is no longer
+    /// retained.
+    fn send_line(
+        &mut self,
+        wanted: Wanted<'_>,
+        base: (Option<CommitId>, bool),
+        sink: &mut dyn CommitSink,
+    ) -> Result<()>;
 
     /// Receives the commits that `feed` sends, and moves the branch. Returns the number of commits
     /// that the store did not have.

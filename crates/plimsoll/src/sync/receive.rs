@@ -24,7 +24,7 @@ use crate::read::open_moments::OpenMoment;
 use crate::read::span::Span;
 use crate::sync::commit_id::{CommitId, ContentHash};
 use crate::sync::contents::{Received, Sink, micros_of, node_of};
-use crate::sync::ids::{Ids, Kind, Place, received_key};
+use crate::sync::ids::{Ids, Place, boundary_key, received_key};
 use crate::sync::receive::transaction_sink::TransactionSink;
 use crate::sync::send::{CommitSink, Head, contained};
 use crate::txn::ticket::CommitTicket;
@@ -78,6 +78,8 @@ pub(super) struct Receiver {
     created: usize,
     /// Whether commits that the store has on other branches are repeated on the receiving one.
     repeats: bool,
+    /// Whether the store is a partial clone.
+    is_partial: bool,
     /// The states that end with received commits whose ids are not written yet.
     recent: HashMap<CommitId, (u32, Glsn)>,
     /// The last commit that was ordered, until it is durable.
@@ -141,6 +143,7 @@ impl Receiver {
             side: HashMap::new(),
             created: 0,
             repeats,
+            is_partial: ids.boundary()?.is_some(),
             recent: HashMap::new(),
             last: None,
             received: 0,
@@ -213,8 +216,11 @@ impl Receiver {
     /// The error for a commit that the store lacks, and from which one that was sent descends.
     fn lacks(&self, id: &CommitId) -> Result<Error> {
         // It was deleted with its branch after the other side had been told of it.
-        let is_removed = !self.ids.places(id)?.is_empty();
-        Ok(if is_removed { self.moved() } else { unknown(id) })
+        if !self.ids.places(id)?.is_empty() {
+            return Ok(self.moved());
+        }
+        self.ids.check_whole()?;
+        Ok(unknown(id))
     }
 
     /// Deletes a temporary branch, unless another transfer has deleted it.
@@ -247,7 +253,7 @@ impl Receiver {
             Some(state) => vec![*state],
             None => {
                 let mut places = self.ids.readable(id)?;
-                places.sort_by_key(|place| place.kind != Kind::Whole);
+                places.sort_by_key(|place| !place.kind.has_changes());
                 places.iter().map(Place::state).collect()
             }
         };
@@ -347,8 +353,12 @@ impl Receiver {
     fn record(&self, tx: &mut Transaction, id: &CommitId, received: &Received) -> Result<()> {
         let space = self.ids.space();
         tx.space_to_put(space)?;
-        let key = KeyBuffer::new(tx.id_of(space)?, &received_key(id))?;
-        tx.put_expiring(&key, &received.encode(), None)
+        let key = |key: &[u8]| KeyBuffer::new(tx.id_of(space)?, key);
+        let (record, mark) = (key(&received_key(id))?, key(&boundary_key(id))?);
+        if received.is_boundary {
+            tx.put_expiring(&mark, b"", None)?;
+        }
+        tx.put_expiring(&record, &received.encode(), None)
     }
 
     /// Prepares a line for a transaction that merges `merged`: advances `at` of the line to the
@@ -434,12 +444,34 @@ impl Receiver {
     ) -> Result<Draft> {
         let mut merged = Vec::with_capacity(parents.len().saturating_sub(1));
         for parent in parents.iter().skip(1) {
-            merged.push(match self.place(parent)? {
-                Some(state) => state,
+            match self.place(parent)? {
+                Some(state) => merged.push(state),
+                // A partial clone lacks the parents that were merged from below its boundary.
+                None if self.is_partial && self.ids.places(parent)?.is_empty() => {}
                 None => return Err(self.lacks(parent)?),
-            });
+            }
         }
-        let mut line = self.take_line(parents.first().copied(), is_on_line)?;
+        let line = self.take_line(parents.first().copied(), is_on_line)?;
+        let received = Received { micros, parents: parents.to_vec(), ..Received::default() };
+        self.draft(line, merged, received)
+    }
+
+    /// Begins to receive a boundary commit, whose parents the store lacks.
+    fn begin_boundary(&mut self, head: &Head<'_>) -> Result<Draft> {
+        let line = self.take_line(None, head.is_on_line)?;
+        let (micros, parents) = (head.micros, head.parents.to_vec());
+        let received = Received { is_boundary: true, micros, parents, ..Received::default() };
+        let mut draft = self.draft(line, Vec::new(), received)?;
+        draft.sink.state = Some(Default::default());
+        Ok(draft)
+    }
+
+    fn draft(
+        &mut self,
+        mut line: Line,
+        merged: Vec<(u32, Glsn)>,
+        received: Received,
+    ) -> Result<Draft> {
         let begun = self.prepare(&mut line, &merged).and_then(|()| self.begin(&line));
         let tx = match begun {
             Ok(tx) => tx,
@@ -452,13 +484,8 @@ impl Receiver {
             db: self.db.clone(),
             tx,
             hash: ContentHash::default(),
-            received: Received {
-                is_advance: false,
-                chain: line.branch.id(),
-                micros,
-                parents: parents.to_vec(),
-                ranges: Vec::new(),
-            },
+            received: Received { chain: line.branch.id(), ..received },
+            state: None,
             keyspace: None,
         };
         Ok(Draft { sink, line, merged })
@@ -708,14 +735,29 @@ impl CommitSink for Receiver {
         head: &Head<'_>,
         changes: &mut dyn FnMut(&mut dyn Sink) -> Result<()>,
     ) -> Result<()> {
-        let parent = head.parents.first().copied();
+        let parent = head.parents.first().copied().filter(|_| !head.is_boundary);
         let is_next = |target: &Line| head.is_on_line && target.tip == parent;
         let is_repeated = self.repeats && self.target.as_ref().is_some_and(is_next);
         if !is_repeated && self.place(&head.id)?.is_some() {
             return Ok(());
         }
-        let mut draft = self.begin_commit(head.parents, head.micros, head.is_on_line)?;
+        let mut draft = match head.is_boundary {
+            true => self.begin_boundary(head)?,
+            false => self.begin_commit(head.parents, head.micros, head.is_on_line)?,
+        };
         changes(&mut draft.sink)?;
+        if head.is_boundary {
+            // The id covers changes, not states, so only the state's own hash can be verified.
+            if !draft.sink.is_announced_state() {
+                let id = head.id;
+                return Err(Error::corrupt(format!(
+                    "the state of commit {id} has another hash than the other store says"
+                )));
+            }
+            self.end_commit(draft, head.id, head.metadata)?;
+            self.is_partial = true;
+            return Ok(());
+        }
         let id = draft.sink.hash.id(head.parents, head.micros, head.metadata);
         if id != head.id {
             return Err(Error::corrupt(format!(

@@ -6,6 +6,7 @@ use crate::api::db::Db;
 use crate::sync::address::Address;
 use crate::sync::ids::space;
 use crate::sync::local::{Local, open_folder};
+use crate::sync::partial::{CloneDepth, set_depth};
 use crate::sync::peer::Peer;
 use crate::sync::transfer::{Moved, Pulled};
 use crate::sync::wire::client::SyncConnection;
@@ -65,6 +66,33 @@ impl Db {
     /// [`InvalidInput::CloneTarget`] if `dest` exists and is not an empty folder; the errors of
     /// [`Db::open`], [`Db::fetch`] and commits.
     pub fn clone_store(address: &str, dest: impl AsRef<Path>, options: Options) -> Result<Self> {
+        Self::clone_store_with(address, dest, options, CloneDepth::Full)
+    }
+
+    /// As [`Db::clone_store`], with all of the history or a part of it. Without all of it, the new
+    /// store is a *partial clone*. Its commits have the ids of the original ones. The oldest one of
+    /// a branch, a *boundary commit*, has the complete state of the original commit, and earlier
+    /// commits are missing. Commits that were merged into a branch are missing, too.
+    ///
+    /// A partial clone can fetch and pull later commits, and be pushed from. It cannot transfer
+    /// commits to a store that lacks its boundary commits, and it cannot merge branches whose
+    /// common ancestor it lacks; both fail with [`InvalidInput::BelowBoundary`]. To get more of the
+    /// history, clone again.
+    ///
+    /// The state of a boundary commit is compared with the hash that the other store sends
+    /// ([`Snapshot::state_hash`](crate::Snapshot::state_hash)). The id of a boundary commit is not
+    /// verified, because it covers the commit's changes, which are not sent.
+    ///
+    /// # Errors
+    /// As for [`Db::clone_store`]; [`InvalidInput::StateNotRetained`] if the other store retains no
+    /// state with which the clone can begin; [`InvalidInput::BranchMoved`] if main there does not
+    /// contain the commit of [`CloneDepth::At`].
+    pub fn clone_store_with(
+        address: &str,
+        dest: impl AsRef<Path>,
+        options: Options,
+        depth: CloneDepth,
+    ) -> Result<Self> {
         let dest = dest.as_ref();
         let mut other = open(&options, address)?;
         match options.disk.list(dest) {
@@ -81,11 +109,19 @@ impl Db {
         for info in &keyspaces {
             db.set_compression(&db.keyspace(&info.name)?, info.compression)?;
         }
-        let moved = db.fetch_as(&mut *other, MAIN, MAIN)?;
+        if let Some(commits) = depth.commits() {
+            set_depth(&db, commits)?;
+        }
+        let wanted = match depth {
+            CloneDepth::At(id) => Some(id),
+            CloneDepth::Full | CloneDepth::Commits(_) => None,
+        };
+        let moved = db.fetch_commit(&mut *other, (MAIN, wanted), MAIN)?;
         if let Some(tip) = &moved.to {
             db.follow(&tracking(ORIGIN, MAIN), &db.main(), tip)?;
         }
-        for name in other.branches()? {
+        let others = if wanted.is_none() { other.branches()? } else { Vec::new() };
+        for name in others {
             db.fetch_as(&mut *other, &name, &tracking(ORIGIN, &name))?;
         }
         // Last, because the transfers above need the past states at which branches fork.

@@ -1,16 +1,19 @@
 //! Finds the commits that another store lacks, and sends them, parents first.
 
+use std::cell::RefCell;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Kind as Memory, Lease};
 
 use crate::api::branches::Branch;
-use crate::api::snapshot::Snapshot;
-use crate::merge::graph::State;
+use crate::api::snapshot::{Moment, Snapshot};
+use crate::api::state_hash::{RowValue, StateHasher, each_row};
+use crate::merge::graph::{Graph, State};
 use crate::sync::commit_id::CommitId;
-use crate::sync::contents::{Sink, emit, micros_of, node_of};
+use crate::sync::contents::{Bytes, Sink, emit, micros_of, node_of};
 use crate::sync::ids::{Ids, Kind};
+use crate::types::cancel::Cancel;
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
 
@@ -26,6 +29,9 @@ pub(super) struct Head<'a> {
     pub(super) metadata: &'a [u8],
     /// Whether the commit is the last one sent, or one of its ancestors by first parents.
     pub(super) is_on_line: bool,
+    /// Whether it is a boundary commit of a partial clone: its parents are not sent, and its changes
+    /// are its complete state.
+    pub(super) is_boundary: bool,
 }
 
 /// Receives commits, parents first.
@@ -155,11 +161,23 @@ pub(super) fn contained(
     Ok(found)
 }
 
+/// A commit to send.
+#[derive(Clone, Copy)]
+pub(super) struct Item {
+    pub(super) glsn: Glsn,
+    /// [`Head::is_on_line`].
+    pub(super) is_on_line: bool,
+    /// For a boundary commit ([`Head::is_boundary`]), the state to send.
+    pub(super) state: Option<State>,
+}
+
 /// The commits to send.
 pub(super) struct Missing {
-    /// The GLSN and [`Head::is_on_line`] of each commit, newest first.
-    commits: Vec<(Glsn, bool)>,
-    _lease: Lease,
+    /// Newest first.
+    commits: Vec<Item>,
+    /// One of them of which this store lacks a parent.
+    partial: Option<State>,
+    lease: Lease,
 }
 
 impl Missing {
@@ -168,11 +186,10 @@ impl Missing {
     ///
     /// # Errors
     /// [`InvalidInput::HistoryTrimmed`] if the log no longer has one of them; the budget, which
-    /// holds up to 32 bytes per commit and the queue of the traversal; errors of reads.
+    /// holds up to 64 bytes per commit and the queue of the traversal; errors of reads.
     pub(super) fn new(ids: &Ids, wanted: State, there: &[State]) -> Result<Self> {
         let mut walk = Walk::new(ids, &[wanted], there)?;
-        let mut lease = ids.db().store.reader.budget.empty_lease(Memory::Staging);
-        let mut commits = Vec::new();
+        let mut missing = Self::none(ids);
         while let Some((step, kind)) = walk.next()? {
             if step.is_there || kind == Kind::Advance {
                 continue;
@@ -180,14 +197,45 @@ impl Missing {
             if kind == Kind::Trimmed {
                 return Err(InvalidInput::HistoryTrimmed { upto: step.glsn }.into());
             }
-            if commits.len() == commits.capacity() {
-                let more = commits.len().max(64);
-                lease.grow((more * size_of::<(Glsn, bool)>()) as u64)?;
-                commits.reserve_exact(more);
+            let state = (step.chain, step.glsn);
+            if !kind.has_changes() || kind == Kind::Partial {
+                missing.partial = Some(state);
             }
-            commits.push((step.glsn, step.is_on_line));
+            let state = (kind == Kind::Boundary).then_some(state);
+            missing.push(Item { glsn: step.glsn, is_on_line: step.is_on_line, state })?;
         }
-        Ok(Self { commits, _lease: lease })
+        Ok(missing)
+    }
+
+    /// No commits.
+    pub(super) fn none(ids: &Ids) -> Self {
+        let lease = ids.db().store.reader.budget.empty_lease(Memory::Staging);
+        Self { commits: Vec::new(), partial: None, lease }
+    }
+
+    /// Adds an older commit.
+    ///
+    /// # Errors
+    /// The budget.
+    pub(super) fn push(&mut self, item: Item) -> Result<()> {
+        if self.commits.len() == self.commits.capacity() {
+            let more = self.commits.len().max(64);
+            self.lease.grow((more * size_of::<Item>()) as u64)?;
+            self.commits.reserve_exact(more);
+        }
+        self.commits.push(item);
+        Ok(())
+    }
+
+    /// Fails if this store lacks a parent of one of the commits, so that only itself can receive
+    /// them again.
+    ///
+    /// # Errors
+    /// [`InvalidInput::BelowBoundary`]; errors of reads.
+    pub(super) fn check_whole(&self, ids: &Ids) -> Result<()> {
+        let Some((chain, glsn)) = self.partial else { return Ok(()) };
+        let id = ids.last_on(chain, glsn)?.ok_or_else(gone)?.id.to_string();
+        Err(InvalidInput::BelowBoundary { id }.into())
     }
 
     /// Sends the commits to `sink`, parents first.
@@ -196,14 +244,14 @@ impl Missing {
     /// [`InvalidInput::HistoryTrimmed`] if the log no longer has one of them;
     /// errors of reads and of the sink.
     pub(super) fn send(&self, ids: &Ids, sink: &mut dyn CommitSink) -> Result<()> {
-        let Some((oldest, _)) = self.commits.last() else { return Ok(()) };
+        let Some(oldest) = self.commits.last().map(|item| item.glsn) else { return Ok(()) };
         let db = ids.db();
-        let _hold = db.hold_log(*oldest)?;
+        let _hold = db.hold_log(oldest)?;
         let first = db.store.reader.log.bounds().first;
-        if *oldest < first {
+        if oldest < first {
             return Err(InvalidInput::HistoryTrimmed { upto: Glsn(first.0 - 1) }.into());
         }
-        for (glsn, is_on_line) in self.commits.iter().rev() {
+        for Item { glsn, is_on_line, state } in self.commits.iter().rev() {
             let commit = db.log().commit(*glsn)?.ok_or_else(gone)?;
             let node = node_of(&commit)?.ok_or_else(gone)?;
             let place = ids.last_on(node.chain, *glsn)?.ok_or_else(gone)?;
@@ -214,11 +262,52 @@ impl Missing {
                 micros: micros_of(&commit, received),
                 metadata: commit.metadata()?,
                 is_on_line: *is_on_line,
+                is_boundary: state.is_some(),
             };
-            sink.commit(&head, &mut |sink| emit(&commit, received, sink))?;
+            sink.commit(&head, &mut |sink| match state {
+                Some(state) => emit_state(ids, *state, sink),
+                None => emit(&commit, received, sink),
+            })?;
         }
         Ok(())
     }
+}
+
+/// Passes all rows of a state, and its hash, to `sink`.
+///
+/// # Errors
+/// [`Error::Trimmed`] if the state is no longer retained; errors of reads and of the sink.
+fn emit_state(ids: &Ids, (chain, at): State, sink: &mut dyn Sink) -> Result<()> {
+    let store = &ids.db().store;
+    let snapshot = Snapshot::of(store, Moment::Glsn(at))?;
+    let newest = Snapshot::newest(store).read_at()?.glsn;
+    let snapshot = match Graph::new(store, newest).lens(chain)? {
+        Some(lens) => snapshot.on_branch(&lens),
+        None => snapshot,
+    };
+    let hasher = RefCell::new(StateHasher::default());
+    each_row(&snapshot, &Cancel::default(), &mut |keyspace, key, expiry, value| {
+        let name = keyspace.name();
+        match value {
+            RowValue::Whole(value) => {
+                hasher.borrow_mut().begin_row(name, key, expiry, value.len() as u64);
+                hasher.borrow_mut().value(value);
+                sink.put(name, key, expiry, Bytes::Whole(value))
+            }
+            RowValue::Long(value) => {
+                let len = value.len();
+                hasher.borrow_mut().begin_row(name, key, expiry, len);
+                let mut next = |piece: &mut [u8]| {
+                    let bytes = value.read_piece(piece)?;
+                    hasher.borrow_mut().value(&piece[..bytes]);
+                    Ok(bytes)
+                };
+                sink.put(name, key, expiry, Bytes::Pieces(len, &mut next))
+            }
+        }
+    })?;
+    let hash = hasher.borrow().finish();
+    sink.state(hash)
 }
 
 fn gone() -> Error {

@@ -13,8 +13,9 @@ use crate::merge::driver::MergeOutcome;
 use crate::merge::graph::State;
 use crate::merge::steps::MergeSteps;
 use crate::sync::commit_id::CommitId;
-use crate::sync::ids::{Ids, Kind};
+use crate::sync::ids::Ids;
 use crate::sync::local::Local;
+use crate::sync::partial::{depth_of, transfer_line};
 use crate::sync::peer::{Move, Peer, Wanted};
 use crate::sync::receive::Receiver;
 use crate::sync::replace::replace;
@@ -121,7 +122,7 @@ impl Db {
     /// As for [`Db::commit_id`], without [`Error::Trimmed`] and [`Error::Future`].
     pub fn find_commit(&self, id: &CommitId) -> Result<Option<Glsn>> {
         let places = Ids::open(self)?.places(id)?;
-        let whole = places.iter().find(|it| it.kind == Kind::Whole).or(places.first());
+        let whole = places.iter().find(|it| it.kind.has_changes()).or(places.first());
         Ok(whole.map(|place| place.glsn))
     }
 
@@ -228,14 +229,36 @@ impl Db {
 
     /// Fetches a branch as [`Db::fetch_from`] does.
     pub(super) fn fetch_as(&self, other: &mut dyn Peer, branch: &str, into: &str) -> Result<Moved> {
+        self.fetch_commit(other, (branch, None), into)
+    }
+
+    /// Fetches a commit of a branch, with the history before it; `None`: its last one.
+    pub(super) fn fetch_commit(
+        &self,
+        other: &mut dyn Peer,
+        (branch, wanted): (&str, Option<CommitId>),
+        into: &str,
+    ) -> Result<Moved> {
         other.charge_to(self);
+        let depth = depth_of(self)?;
         let mut own = Local::new(self)?;
         let mut attempts = Attempts::new(self);
         loop {
             let ours = tip(&mut own, into)?;
             // Later attempts replace only what another transfer of the branch has fetched.
             let is_forward = !attempts.is_first();
-            match transfer((other, branch), (&mut own, into), ours, is_forward) {
+            let moved = match (depth, wanted) {
+                (None, _) => transfer((other, branch), (&mut own, into), ours, is_forward),
+                (Some(depth), wanted) => {
+                    let last = wanted.map_or_else(|| other.tip(branch), |id| Ok(Some(id)))?;
+                    let Some(id) = last.filter(|last| ours != Some(*last)) else {
+                        return up_to_date(&mut own, into, ours);
+                    };
+                    let wanted = Wanted { branch, id };
+                    transfer_line(other, wanted, &mut own, (into, ours, is_forward), depth)
+                }
+            };
+            match moved {
                 Err(Error::InvalidInput(InvalidInput::NotFastForward { .. })) => {
                     return Err(InvalidInput::BranchMoved { name: into.to_owned() }.into());
                 }
@@ -462,12 +485,7 @@ fn transfer(
     is_forward: bool,
 ) -> Result<Moved> {
     let last = source.tip(branch)?.filter(|last| before != Some(*last));
-    let Some(id) = last else {
-        if let Some(tip) = before {
-            target.delete_leftovers(name, tip)?;
-        }
-        return Ok(Moved { from: before, to: before, commits: 0 });
-    };
+    let Some(id) = last else { return up_to_date(target, name, before) };
     let haves = target.haves(name)?;
     let change = Move { name, before, last: id, is_forward };
     let wanted = Wanted { branch, id };
@@ -477,4 +495,12 @@ fn transfer(
         source.send(wanted, &haves, sink)
     })?;
     Ok(Moved { from: before, to: last, commits })
+}
+
+/// Ends a transfer to a branch that has all commits.
+fn up_to_date(target: &mut dyn Peer, name: &str, tip: Option<CommitId>) -> Result<Moved> {
+    if let Some(tip) = tip {
+        target.delete_leftovers(name, tip)?;
+    }
+    Ok(Moved { from: tip, to: tip, commits: 0 })
 }

@@ -590,11 +590,22 @@ pub enum InvalidInput {
     /// The log of the store no longer has commits that the other store lacks.
     #[error(
         "the log no longer has the commits up to GLSN {upto}, which the other store lacks; copy \
-         the store with Db::backup instead"
+         the store with Db::backup, or clone it without the older commits (`plimsoll clone \
+         --depth`)"
     )]
     HistoryTrimmed {
         /// The last of them.
         upto: Glsn,
+    },
+    /// The store is a partial clone, and lacks commits before its boundary that are needed.
+    #[error(
+        "the store is a partial clone without the commits before {id}, which are needed here; \
+         clone the other store again, with more of its history"
+    )]
+    BelowBoundary {
+        /// The id of the commit with which the history of the clone begins, or of one whose parents
+        /// it lacks.
+        id: String,
     },
     /// A parent of received commits has a state that the receiving store no longer retains.
     #[error(

@@ -64,6 +64,9 @@ pub(crate) const IDS: u32 = 6;
 /// The key of the first GLSN of which no id is known; it exists once ids were asked for.
 pub(crate) const IDS_POSITION: &[u8] = b"p";
 
+/// How the keys of the boundary commits of a partial clone begin in [`IDS`]; the id follows.
+pub(crate) const BOUNDARY: u8 = b'b';
+
 /// The first id of a keyspace that a user creates.
 pub(crate) const FIRST_ID: u32 = 16;
 

@@ -80,6 +80,7 @@ mod revert_cases;
 mod state_hashes;
 mod sync;
 mod sync_concurrent;
+mod sync_partial;
 mod sync_pipe;
 mod sync_retention;
 mod tags;

@@ -176,8 +176,10 @@ fn threads_pull_and_push_the_same_branch() {
     let db = Db::open(&hub, options.clone()).unwrap();
     db.put(&notes(&db), "first", "0").unwrap();
     db.close().unwrap();
-    let copy = Db::clone_store(hub.to_str().unwrap(), dir.path().join("copy"), options).unwrap();
-    let other = store();
+    let clone =
+        |name| Db::clone_store(hub.to_str().unwrap(), dir.path().join(name), options.clone());
+    let copy = clone("copy").unwrap();
+    let other = Db::open(dir.path().join("other"), options.clone()).unwrap();
     other.add_remote("origin", hub.to_str().unwrap()).unwrap();
     other.pull("origin", "main").unwrap();
     thread::scope(|scope| {
@@ -203,9 +205,10 @@ fn threads_pull_and_push_the_same_branch() {
         }
     });
     copy.pull("origin", "main").unwrap();
-    assert_eq!(copy.len(&notes(&copy)).unwrap(), 1 + 4 + 2 * 4);
+    assert_eq!(copy.main().len(&notes(&copy)).unwrap(), 1 + 4 + 2 * 4);
     copy.push("origin", "main").unwrap();
     assert_eq!(copy.branch("origin/main").unwrap().tip().unwrap(), copy.main().tip().unwrap());
     assert_tidy(&copy);
+    other.close().unwrap();
     copy.close().unwrap();
 }

@@ -1,10 +1,11 @@
 //! Writes the changes of a received commit in a transaction, and hashes them.
 
 use crate::api::db::Db;
+use crate::api::state_hash::{StateHash, StateHasher};
 use crate::sync::commit_id::ContentHash;
 use crate::sync::contents::{Bytes, Received, Sink};
 use crate::txn::transaction::Transaction;
-use crate::types::error::Result;
+use crate::types::error::{Error, Result};
 use crate::types::expiry::Expiry;
 use crate::types::keyspaces::Keyspace;
 
@@ -15,6 +16,8 @@ pub(in crate::sync) struct TransactionSink {
     pub(in crate::sync) tx: Transaction,
     pub(in crate::sync) hash: ContentHash,
     pub(super) received: Received,
+    /// The hash of the changes of a boundary commit, and the hash that the sender announced.
+    pub(super) state: Option<(StateHasher, Option<StateHash>)>,
     /// The keyspace of the last change.
     pub(super) keyspace: Option<Keyspace>,
 }
@@ -28,11 +31,26 @@ impl TransactionSink {
         self.keyspace = Some(found.clone());
         Ok(found)
     }
+
+    /// A boundary commit has only puts.
+    fn check_deletion(&self) -> Result<()> {
+        match &self.state {
+            Some(_) => Err(Error::corrupt("a state contains a deletion".to_owned())),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the state of a boundary commit has the announced hash.
+    pub(super) fn is_announced_state(&self) -> bool {
+        let state = self.state.as_ref();
+        state.is_some_and(|(hasher, announced)| *announced == Some(hasher.finish()))
+    }
 }
 
 impl Sink for TransactionSink {
     fn range(&mut self, keyspace: &str, first: &[u8], end: Option<&[u8]>) -> Result<()> {
         use std::ops::Bound::{Excluded, Included, Unbounded};
+        self.check_deletion()?;
         self.hash.range(keyspace, first, end);
         let range = (keyspace.into(), first.to_vec(), end.map(<[u8]>::to_vec));
         self.received.ranges.push(range);
@@ -42,6 +60,7 @@ impl Sink for TransactionSink {
     }
 
     fn delete(&mut self, keyspace: &str, key: &[u8]) -> Result<()> {
+        self.check_deletion()?;
         self.hash.delete(keyspace, key);
         let keyspace = self.keyspace(keyspace)?;
         self.tx.delete(&keyspace, key)
@@ -54,23 +73,37 @@ impl Sink for TransactionSink {
         expiry: Option<Expiry>,
         value: Bytes<'_>,
     ) -> Result<()> {
-        self.hash.put(name, key, expiry, value.len());
+        match &mut self.state {
+            Some((state, _)) => state.begin_row(name, key, expiry, value.len()),
+            None => self.hash.put(name, key, expiry, value.len()),
+        }
         let keyspace = self.keyspace(name)?;
         let key = self.tx.key_to_put(&keyspace, key)?;
-        let hash = &mut self.hash;
+        let (hash, state) = (&mut self.hash, &mut self.state);
+        let mut add = |piece: &[u8]| match state {
+            Some((state, _)) => state.value(piece),
+            None => hash.value(name, piece),
+        };
         match value {
             Bytes::Whole(value) => {
-                hash.value(name, value);
+                add(value);
                 self.tx.put_expiring(&key, value, expiry)
             }
             Bytes::Pieces(_, next) => {
                 let mut hashed = |piece: &mut [u8]| {
                     let bytes = next(piece)?;
-                    hash.value(name, &piece[..bytes]);
+                    add(&piece[..bytes]);
                     Ok(bytes)
                 };
                 self.tx.put_pieces(&key, expiry, &mut hashed).map(drop)
             }
         }
+    }
+
+    fn state(&mut self, hash: StateHash) -> Result<()> {
+        if let Some((_, announced)) = &mut self.state {
+            *announced = Some(hash);
+        }
+        Ok(())
     }
 }

@@ -10,14 +10,14 @@ use plimsoll_memory::budget::{Kind, Lease};
 
 use crate::api::db::Db;
 use crate::sync::commit_id::CommitId;
-use crate::sync::peer::{Feed, Haves, Move, Peer, Wanted};
+use crate::sync::peer::{Feed, Haves, Line, Move, Peer, Wanted};
 use crate::sync::send::CommitSink;
 use crate::sync::wire::commits::{Encoder, take_commits};
 use crate::sync::wire::frames::{Input, Output, Put, Role, Sender, Windowed, ended, not_protocol};
 use crate::sync::wire::hello::{send_hello, take_hello};
 use crate::sync::wire::items::{
-    put_bytes, put_haves, put_id, take_flag, take_haves, take_keyspaces, take_name, take_number,
-    take_optional_id,
+    put_bytes, put_haves, put_id, put_number, take_flag, take_haves, take_keyspaces, take_line,
+    take_name, take_number, take_optional_id,
 };
 use crate::sync::wire::server::Request;
 use crate::types::branches::MAX_CHAINS;
@@ -57,7 +57,7 @@ pub struct SyncConnection {
     is_broken: bool,
     /// Charges the memory of a commit that is being received.
     lease: Option<Lease>,
-    /// Charges the names of the branches.
+    /// Charges the names of the branches, and the ids of lines.
     names: Option<Lease>,
     // Declared last, so that its input is closed before it is waited for.
     program: Option<(Program, String)>,
@@ -218,6 +218,37 @@ impl Peer for SyncConnection {
                                                           connection was prepared",
                 )
             })?;
+            take_commits(&mut this.input, lease, sink)
+        })
+    }
+
+    fn line(&mut self, wanted: Wanted<'_>, depth: u64, haves: &Haves) -> Result<Line> {
+        self.request(Request::Line, |this| {
+            put_bytes(&mut this.output, wanted.branch.as_bytes())?;
+            this.output.put(wanted.id.as_bytes())?;
+            put_number(&mut this.output, depth)?;
+            put_haves(&mut this.output, haves)?;
+            this.ask()?;
+            let lease = this.names.as_mut();
+            let lease = lease.ok_or_else(|| not_protocol("it is asked for commits too early"))?;
+            take_line(&mut this.input, lease)
+        })
+    }
+
+    fn send_line(
+        &mut self,
+        wanted: Wanted<'_>,
+        (base, is_boundary): (Option<CommitId>, bool),
+        sink: &mut dyn CommitSink,
+    ) -> Result<()> {
+        self.request(Request::SendLine, |this| {
+            put_bytes(&mut this.output, wanted.branch.as_bytes())?;
+            this.output.put(wanted.id.as_bytes())?;
+            put_id(&mut this.output, base.as_ref())?;
+            this.output.put(&[u8::from(is_boundary)])?;
+            this.ask()?;
+            let lease = this.lease.as_mut();
+            let lease = lease.ok_or_else(|| not_protocol("it is asked for commits too early"))?;
             take_commits(&mut this.input, lease, sink)
         })
     }

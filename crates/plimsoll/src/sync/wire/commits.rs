@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! for each commit, parents first:
-//!   u8 1; bytes32 id; u8 1 if it is the last commit or on its first-parent line
+//!   u8 1; bytes32 id; u8 flags: 1 if it is the last commit or on its first-parent line, 2 if it is
+//!   a boundary commit, whose changes are its state
 //!   number of parents, bytes32 each; u64 time; metadata
 //!   changes:
 //!     u8 1 keyspace of the following changes: name
 //!     u8 2 deleted range: first key; u8 1 if it has an end: end
 //!     u8 3 deleted key: key
 //!     u8 4 put: key; u64 expiry, 0 if there is none; length of the value, value
+//!     u8 5 hash of the state, after all changes of a boundary commit
 //!     u8 0 end of the commit
 //! u8 0: end
 //! ```
@@ -22,6 +24,7 @@ use std::sync::Arc;
 
 use plimsoll_memory::budget::Lease;
 
+use crate::api::state_hash::StateHash;
 use crate::sync::commit_id::CommitId;
 use crate::sync::contents::{Bytes, DeletedRange, Sink, WHOLE_BYTES, covers};
 use crate::sync::send::{CommitSink, Head};
@@ -40,6 +43,11 @@ const KEYSPACE: u8 = 1;
 const RANGE: u8 = 2;
 const DELETE: u8 = 3;
 const PUT: u8 = 4;
+const STATE: u8 = 5;
+
+/// The flags of a commit.
+const ON_LINE: u8 = 1;
+const BOUNDARY: u8 = 2;
 
 /// The most parents of a commit.
 const PARENTS_MAX: u64 = 4096;
@@ -84,7 +92,8 @@ impl CommitSink for Encoder<'_> {
         }
         self.out.put(&[NEXT])?;
         self.out.put(head.id.as_bytes())?;
-        self.out.put(&[u8::from(head.is_on_line)])?;
+        let flags = u8::from(head.is_on_line) * ON_LINE | u8::from(head.is_boundary) * BOUNDARY;
+        self.out.put(&[flags])?;
         put_number(self.out, parents)?;
         head.parents.iter().try_for_each(|parent| self.out.put(parent.as_bytes()))?;
         self.out.put(&head.micros.to_le_bytes())?;
@@ -165,6 +174,11 @@ impl Sink for ChangeEncoder<'_> {
             }
         }
     }
+
+    fn state(&mut self, hash: StateHash) -> Result<()> {
+        self.out.put(&[STATE])?;
+        self.out.put(hash.as_bytes())
+    }
 }
 
 /// Receives commits until the end of their list, and passes them to `sink`. `lease` charges the
@@ -180,7 +194,11 @@ pub(super) fn take_commits(
 ) -> Result<()> {
     let (mut parents, mut metadata) = (Vec::new(), Vec::new());
     while take_flag(input)? {
-        let (id, is_on_line) = (take_id(input)?, take_flag(input)?);
+        let (id, flags) = (take_id(input)?, take_u8(input)?);
+        if flags & !(ON_LINE | BOUNDARY) != 0 {
+            return Err(not_protocol(&format!("a commit has the flags {flags}")));
+        }
+        let (is_on_line, is_boundary) = (flags & ON_LINE != 0, flags & BOUNDARY != 0);
         parents.clear();
         for _ in 0..take_number(input, PARENTS_MAX)? {
             parents.push(take_id(input)?);
@@ -188,7 +206,8 @@ pub(super) fn take_commits(
         let micros = take_u64(input)?;
         take_bytes(input, &mut metadata, MAX_METADATA_BYTES)?;
         let parents: &[CommitId] = &parents;
-        let head = Head { id, parents, micros, metadata: &metadata, is_on_line };
+        let metadata = &metadata[..];
+        let head = Head { id, parents, micros, metadata, is_on_line, is_boundary };
         let mut is_taken = false;
         sink.commit(&head, &mut |sink| {
             if std::mem::replace(&mut is_taken, true) {
@@ -279,11 +298,14 @@ impl<'a> Changes<'a> {
                     self.follow(&key)?;
                     self.put(input, &key, sink)?;
                 }
+                STATE => {
+                    let mut hash = [0; 32];
+                    input.take(&mut hash)?;
+                    sink.state(StateHash::from_bytes(hash))?;
+                }
                 other => {
-                    return Err(not_protocol(&format!(
-                        "it sent a change of unknown kind \
-                                                           {other}"
-                    )));
+                    let why = format!("it sent a change of unknown kind {other}");
+                    return Err(not_protocol(&why));
                 }
             }
         }

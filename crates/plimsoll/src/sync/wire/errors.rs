@@ -57,6 +57,7 @@ pub(super) fn encode_error(error: &Error, out: &mut Vec<u8>) {
         Error::ClockBehind { ahead } => {
             put(23, &[], &[u64::try_from(ahead.as_micros()).unwrap_or(u64::MAX)]);
         }
+        Error::InvalidInput(Input::BelowBoundary { id }) => put(24, &[id], &[]),
         other => put(1, &[&other.to_string()], &[]),
     }
 }
@@ -120,6 +121,7 @@ fn read(reader: &mut Reader<'_>) -> Option<Error> {
         23 => {
             Some(Error::ClockBehind { ahead: std::time::Duration::from_micros(reader.varint()?) })
         }
+        24 => input(Input::BelowBoundary { id: text(reader)? }),
         _ => None,
     }
 }
@@ -172,6 +174,7 @@ mod tests {
             Input::NotFastForward { branch: name() }.into(),
             Input::BranchMoved { name: name() }.into(),
             Input::HistoryTrimmed { upto: Glsn(7) }.into(),
+            Input::BelowBoundary { id: "12ab".into() }.into(),
             Input::StateNotRetained { id: name() }.into(),
             Input::NoBranch { name: name() }.into(),
             Input::BranchName { name: name(), limit_bytes: 255 }.into(),

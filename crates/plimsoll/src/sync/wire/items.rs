@@ -1,9 +1,10 @@
 //! The items of messages: integers, texts, ids and lists.
 
 use plimsoll_disk::codec::push_varint;
+use plimsoll_memory::budget::Lease;
 
 use crate::sync::commit_id::CommitId;
-use crate::sync::peer::{HAVES_MAX, Haves};
+use crate::sync::peer::{HAVES_MAX, Haves, LINE_MAX, Line, LineEnd};
 use crate::sync::wire::frames::{Input, Put, not_protocol};
 use crate::types::error::{Error, Result};
 use crate::types::keyspaces::{FIRST_ID, KeyspaceInfo, MAX_KEYSPACES, MAX_NAME_BYTES, Record};
@@ -115,6 +116,30 @@ pub(super) fn take_haves(input: &mut Input) -> Result<Haves> {
         haves.commits.push((take_id(input)?, begins));
     }
     Ok(haves)
+}
+
+pub(super) fn put_line(out: &mut dyn Put, line: &Line) -> Result<()> {
+    out.put(&[line.end as u8])?;
+    put_number(out, line.ids.len() as u64)?;
+    line.ids.iter().try_for_each(|id| out.put(id.as_bytes()))
+}
+
+/// Receives a line. `lease` charges its ids.
+pub(super) fn take_line(input: &mut Input, lease: &mut Lease) -> Result<Line> {
+    let ends = [LineEnd::Root, LineEnd::Boundary, LineEnd::Known];
+    let byte = take_u8(input)?;
+    let end = ends.into_iter().find(|end| *end as u8 == byte);
+    let end = end.ok_or_else(|| not_protocol(&format!("a line has an end of kind {byte}")))?;
+    let count = take_number(input, LINE_MAX as u64)?;
+    if count == 0 {
+        return Err(not_protocol("a line has no commits"));
+    }
+    let mut ids = Vec::new();
+    for _ in 0..count {
+        lease.grow(2 * size_of::<CommitId>() as u64)?;
+        ids.push(take_id(input)?);
+    }
+    Ok(Line { ids, end })
 }
 
 pub(super) fn put_keyspaces(out: &mut dyn Put, keyspaces: &[KeyspaceInfo]) -> Result<()> {

@@ -12,14 +12,14 @@ use plimsoll_memory::budget::Kind;
 
 use crate::api::db::Db;
 use crate::sync::local::{Local, open_folder};
-use crate::sync::peer::{Move, Peer, Wanted};
+use crate::sync::peer::{DEPTH_MAX, Move, Peer, Wanted};
 use crate::sync::send::CommitSink;
 use crate::sync::wire::commits::{Encoder, take_commits};
 use crate::sync::wire::frames::{Input, Output, Put, Role, Sender, ended, not_protocol};
 use crate::sync::wire::hello::{send_hello, take_hello};
 use crate::sync::wire::items::{
-    END, NEXT, put_bytes, put_haves, put_id, put_keyspaces, put_number, take_haves, take_id,
-    take_name, take_optional_id, take_u8,
+    END, NEXT, put_bytes, put_haves, put_id, put_keyspaces, put_line, put_number, take_flag,
+    take_haves, take_id, take_name, take_number, take_optional_id, take_u8,
 };
 use crate::types::error::{Error, Result};
 use crate::types::options::Options;
@@ -37,12 +37,22 @@ pub(super) enum Request {
     Haves = 4,
     Send = 5,
     Receive = 6,
+    Line = 7,
+    SendLine = 8,
 }
 
 impl Request {
     fn of(byte: u8) -> Option<Self> {
-        let all =
-            [Self::Branches, Self::Keyspaces, Self::Tip, Self::Haves, Self::Send, Self::Receive];
+        let all = [
+            Self::Branches,
+            Self::Keyspaces,
+            Self::Tip,
+            Self::Haves,
+            Self::Send,
+            Self::Receive,
+            Self::Line,
+            Self::SendLine,
+        ];
         all.into_iter().find(|request| *request as u8 == byte)
     }
 }
@@ -209,6 +219,18 @@ impl Server {
                 let (branch, id, haves) = (take_name(input)?, take_id(input)?, take_haves(input)?);
                 let mut encoder = Encoder::new(output);
                 local.send(Wanted { branch: &branch, id }, &haves, &mut encoder)?;
+                encoder.end()
+            }
+            Request::Line => {
+                let (branch, id) = (take_name(input)?, take_id(input)?);
+                let (depth, haves) = (take_number(input, DEPTH_MAX)?, take_haves(input)?);
+                put_line(output, &local.line(Wanted { branch: &branch, id }, depth, &haves)?)
+            }
+            Request::SendLine => {
+                let (branch, id) = (take_name(input)?, take_id(input)?);
+                let base = (take_optional_id(input)?, take_flag(input)?);
+                let mut encoder = Encoder::new(output);
+                local.send_line(Wanted { branch: &branch, id }, base, &mut encoder)?;
                 encoder.end()
             }
             Request::Receive => {

@@ -1,0 +1,128 @@
+//! Partial clones: stores without the older commits of the store that they were cloned from.
+//!
+//! A partial clone has only first-parent lines. Each line begins with a boundary commit, which has
+//! the id, the parents, the time and the metadata of the original commit, and as its changes the
+//! complete state of that commit. The id of a boundary commit cannot be verified, because it covers
+//! the commit's changes and not its state; the hash of the state is. The ids of later commits are
+//! verified as in any store.
+
+use std::num::NonZeroU32;
+
+use plimsoll_disk::codec::Reader;
+
+use crate::api::db::Db;
+use crate::api::snapshot::Snapshot;
+use crate::sync::commit_id::CommitId;
+use crate::sync::contents::damaged;
+use crate::sync::ids::{Ids, space};
+use crate::sync::local::Local;
+use crate::sync::peer::{LineEnd, Move, Peer, Wanted};
+use crate::sync::transfer::Moved;
+use crate::types::error::Result;
+
+/// The key of the depth of a partial clone.
+const DEPTH: &[u8] = b"d";
+
+/// How much of the history a clone gets: see [`Db::clone_store_with`].
+///
+/// ```
+/// # fn main() -> plimsoll::Result<()> {
+/// # use plimsoll::*;
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let (hub, copy) = (dir.path().join("hub"), dir.path().join("copy"));
+/// # let options = Options::new().memory_bytes(16 << 20);
+/// let db = Db::open(&hub, options.clone())?;
+/// let notes = db.keyspace("notes")?;
+/// let first = db.put(&notes, "a", "one")?;
+/// db.put(&notes, "b", "two")?;
+/// let id = db.commit_id(first)?.expect("it is a commit");
+/// db.close()?;
+///
+/// let copy = Db::clone_store_with(hub.to_str().unwrap(), &copy, options, CloneDepth::At(id))?;
+/// assert_eq!(copy.boundary_commits()?, [id]);
+/// assert_eq!(copy.main().len(&copy.keyspace("notes")?)?, 1);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CloneDepth {
+    /// The complete history of each branch.
+    #[default]
+    Full,
+    /// At most this many commits of the first-parent line of each branch, fewer if the other store
+    /// does not retain a state that old.
+    Commits(NonZeroU32),
+    /// Of main, the state of this commit, which main must contain. No other branches.
+    At(CommitId),
+}
+
+impl CloneDepth {
+    /// The number of commits of a branch; `None`: all.
+    pub(super) fn commits(self) -> Option<u64> {
+        match self {
+            Self::Full => None,
+            Self::Commits(commits) => Some(u64::from(commits.get())),
+            Self::At(_) => Some(1),
+        }
+    }
+}
+
+impl Db {
+    /// The commits with which the history of this store begins, if it is a partial clone
+    /// ([`Db::clone_store_with`]); otherwise none. Their ids were not verified when they were
+    /// received, because an id covers the changes of a commit. [`Db::commit_parents`] returns their
+    /// original parents, which this store does not have.
+    ///
+    /// # Errors
+    /// Errors of reads.
+    pub fn boundary_commits(&self) -> Result<Vec<CommitId>> {
+        Ids::reading(self).boundaries(usize::MAX)
+    }
+}
+
+/// Notes that a store is a partial clone.
+pub(super) fn set_depth(db: &Db, depth: u64) -> Result<()> {
+    let space = space(&db.store);
+    db.transact(|tx| tx.put(&space, DEPTH, depth.to_le_bytes()))
+}
+
+/// The number of commits that a partial clone gets of a branch that does not descend from its
+/// commits; `None` if the store is no partial clone.
+pub(super) fn depth_of(db: &Db) -> Result<Option<u64>> {
+    let depth = Snapshot::newest(&db.store).get(&space(&db.store), DEPTH)?;
+    depth.map(|depth| Reader::new(&depth).u64().ok_or_else(damaged)).transpose()
+}
+
+/// Transfers the commits of the first-parent line of a commit of the source that `own`, a partial
+/// clone, lacks, and makes its branch `name` end with this commit. The branch must end with
+/// `before`.
+pub(super) fn transfer_line(
+    source: &mut dyn Peer,
+    wanted: Wanted<'_>,
+    own: &mut Local,
+    (name, before, is_forward): (&str, Option<CommitId>, bool),
+    depth: u64,
+) -> Result<Moved> {
+    let id = wanted.id;
+    let haves = own.haves(name)?;
+    let line = source.line(wanted, depth, &haves)?;
+    let mut base = None;
+    for id in &line.ids {
+        if own.has(id)? {
+            base = Some((Some(*id), false));
+            break;
+        }
+    }
+    let base = base.unwrap_or_else(|| match line.end {
+        LineEnd::Root => (None, false),
+        LineEnd::Boundary | LineEnd::Known => (line.ids.last().copied(), true),
+    });
+    let change = Move { name, before, last: id, is_forward };
+    let commits = own.receive(change, &mut |sink| {
+        #[cfg(feature = "testing")]
+        let sink = &mut crate::sync::forging::Forger(sink);
+        source.send_line(wanted, base, sink)
+    })?;
+    Ok(Moved { from: before, to: Some(id), commits })
+}
