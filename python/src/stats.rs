@@ -84,6 +84,7 @@ pub(crate) fn to_python<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'
         runs,
         depth,
         history_runs,
+        page_bytes,
         deleted_ranges,
         tables,
         versions,

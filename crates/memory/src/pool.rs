@@ -166,6 +166,14 @@ pub trait PageSource: Send + Sync {
         let _ = (number, page);
         true
     }
+
+    /// Checks the bytes of the file that belong to no page, if there are any.
+    ///
+    /// # Errors
+    /// As for [`PageSource::load`].
+    fn check_rest(&self) -> Result<(), LoadError> {
+        Ok(())
+    }
 }
 
 /// The kind of access to a page.

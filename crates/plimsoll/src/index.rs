@@ -123,9 +123,10 @@ impl OpenIndex {
         IndexStats {
             memtable_bytes: memtables().map(|memtable| memtable.map().held_bytes()).sum(),
             memtables: memtables().count() as u64,
-            runs: view.runs.iter().map(|run| run.bytes()).collect(),
+            runs: view.runs.iter().map(|run| run.file_bytes()).collect(),
             depth: view.depth as u64,
-            history_runs: view.history.iter().map(|run| run.bytes()).collect(),
+            history_runs: view.history.iter().map(|run| run.file_bytes()).collect(),
+            page_bytes: view.all_runs().map(|run| run.bytes()).sum(),
             deleted_ranges: view.ranges.len() as u64,
             tables: view.all_runs().map(|run| run.tables().len() as u64).sum(),
             versions: view.all_runs().map(|run| run.versions()).sum(),

@@ -237,6 +237,7 @@ fn of_index(stats: &Stats) -> Vec<Fact> {
         runs("runs", &index.runs),
         runs("history runs", &index.history_runs),
         Fact::count("deleted ranges", index.deleted_ranges),
+        Fact::bytes("page bytes", index.page_bytes),
         Fact::count("tables", index.tables),
         Fact::count("versions in runs", index.versions),
     ]

@@ -23,7 +23,7 @@ const ZSTD_ENCODER_BYTES: u64 = 2 << 20;
 const ZSTD_DECODER_BYTES: u64 = 256 << 10;
 
 /// Compresses chunks.
-pub(super) struct Encoder {
+pub(crate) struct Encoder {
     method: Method,
     _lease: Lease,
 }
@@ -36,7 +36,7 @@ enum Method {
 
 impl Encoder {
     /// An encoder; `None` if values are not compressed, or this build does not contain the codec.
-    pub(super) fn new(
+    pub(crate) fn new(
         budget: &Budget,
         compression: Compression,
     ) -> Result<Option<Self>, OutOfBudget> {
@@ -57,7 +57,7 @@ impl Encoder {
     }
 
     /// The codec.
-    pub(super) fn codec(&self) -> Codec {
+    pub(crate) fn codec(&self) -> Codec {
         match self.method {
             Method::Lz4 => Codec::Lz4,
             #[cfg(feature = "zstd")]
@@ -66,7 +66,7 @@ impl Encoder {
     }
 
     /// The bytes that `output` must have for a chunk of `bytes`.
-    pub(super) fn output_bytes(&self, bytes: usize) -> usize {
+    pub(crate) fn output_bytes(&self, bytes: usize) -> usize {
         match self.method {
             Method::Lz4 => lz4_flex::block::get_maximum_output_size(bytes),
             #[cfg(feature = "zstd")]
@@ -76,7 +76,7 @@ impl Encoder {
 
     /// Compresses a chunk into the front of `output`; returns the number of bytes, or `None` if it
     /// cannot be compressed.
-    pub(super) fn encode(&mut self, chunk: &[u8], output: &mut [u8]) -> Option<usize> {
+    pub(crate) fn encode(&mut self, chunk: &[u8], output: &mut [u8]) -> Option<usize> {
         debug_assert!(chunk.len() <= VALUE_CHUNK_BYTES);
         match &mut self.method {
             Method::Lz4 => lz4_flex::block::compress_into(chunk, output).ok(),
@@ -87,7 +87,7 @@ impl Encoder {
 }
 
 /// Decompresses chunks.
-pub(super) struct Decoder {
+pub(crate) struct Decoder {
     method: DecoderMethod,
 }
 
@@ -101,33 +101,33 @@ enum DecoderMethod {
 }
 
 impl Decoder {
-    /// A decoder of a codec.
+    /// A decoder of a codec. `what` names the compressed thing in an error.
     ///
     /// # Errors
     /// The budget has no room, or this build does not contain the codec.
-    pub(super) fn new(budget: &Budget, codec: Codec) -> Result<Self> {
+    pub(crate) fn new(budget: &Budget, codec: Codec, what: &str) -> Result<Self> {
         let method = match codec {
             Codec::Lz4 => DecoderMethod::Lz4,
-            Codec::Zstd => Self::zstd(budget)?,
+            Codec::Zstd => Self::zstd(budget, what)?,
         };
         Ok(Self { method })
     }
 
     #[cfg(feature = "zstd")]
-    fn zstd(budget: &Budget) -> Result<DecoderMethod> {
+    fn zstd(budget: &Budget, _: &str) -> Result<DecoderMethod> {
         let lease = budget.lease(Kind::Staging, ZSTD_DECODER_BYTES)?;
         let decompressor = zstd::bulk::Decompressor::new()?;
         Ok(DecoderMethod::Zstd { decompressor, _lease: lease })
     }
 
     #[cfg(not(feature = "zstd"))]
-    fn zstd(_: &Budget) -> Result<DecoderMethod> {
-        Err(no_zstd("a value"))
+    fn zstd(_: &Budget, what: &str) -> Result<DecoderMethod> {
+        Err(no_zstd(what))
     }
 
     /// Decompresses a chunk; `false` if it does not fill `into` exactly.
     #[must_use]
-    pub(super) fn decode(&mut self, chunk: &[u8], into: &mut [u8]) -> bool {
+    pub(crate) fn decode(&mut self, chunk: &[u8], into: &mut [u8]) -> bool {
         let expected = into.len();
         let filled = match &mut self.method {
             DecoderMethod::Lz4 => lz4_flex::block::decompress_into(chunk, into).ok(),
@@ -163,7 +163,7 @@ mod tests {
         let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
         for compression in compressions() {
             let mut encoder = Encoder::new(&budget, compression).unwrap().unwrap();
-            let mut decoder = Decoder::new(&budget, encoder.codec()).unwrap();
+            let mut decoder = Decoder::new(&budget, encoder.codec(), "a value").unwrap();
             for bytes in [1, 100, 5000, VALUE_CHUNK_BYTES] {
                 let chunk = text(bytes);
                 let mut output = vec![0; encoder.output_bytes(bytes)];

@@ -3,11 +3,11 @@
 use std::sync::atomic::Ordering;
 
 use plimsoll_log::glsn::Glsn;
-use plimsoll_memory::page::PAGE_BYTES;
 
 use crate::engine::trim::{self, Active, LogSpace};
 use crate::index::env::Horizon;
 use crate::index::memtables::flush_policy;
+use crate::index::run::table::TableInfo;
 use crate::read::span::Span;
 use crate::txn::committer::Committer;
 use crate::types::error::{Lift, Result};
@@ -155,7 +155,7 @@ fn request_relocation(space: &LogSpace, until: Glsn, active: Active) -> Result<b
     let oldest =
         view.min_pointer().filter(|oldest| (horizon.relocate_below()..until).contains(oldest));
     let (Some(oldest), Some(live_bytes)) = (oldest, view.log_bytes()) else { return Ok(false) };
-    let index_bytes: u64 = view.infos().map(|info| u64::from(info.pages) * PAGE_BYTES as u64).sum();
+    let index_bytes: u64 = view.infos().map(TableInfo::file_bytes).sum();
     let (active_bytes, worth_bytes) = match active {
         Active::Stays => (0, u64::MAX),
         Active::EndsFrom(bytes) => (space.reader.log.active_bytes_below(until).lift()?, bytes),

@@ -336,6 +336,7 @@ fn open_index(
         budget: memory.budget.clone(),
         pool: Arc::clone(&memory.pool),
         log: Arc::clone(log),
+        keyspaces: Arc::clone(&horizon.keyspaces),
         row_cache: Arc::clone(&memory.row_cache),
         memtable_bytes: options.memtable_bytes,
         table_bytes: options.sizes.table_bytes,

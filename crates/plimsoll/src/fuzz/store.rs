@@ -32,7 +32,10 @@ use crate::api::snapshot::{Moment, Snapshot};
 use crate::fuzz::reseal::{Placed, continues, reseal};
 use crate::index::manifest::Manifest;
 use crate::index::manifest::names::{manifest_name, manifest_number};
-use crate::index::run::file::{run_id_of, run_seed};
+use crate::index::run::file::run_id_of;
+use crate::index::run::packed::{self, check_blocks, seal_block};
+use crate::index::run::plain::run_seed;
+use crate::types::compression::Compression;
 use crate::types::error::Result;
 use crate::types::keyspaces::Keyspace;
 use crate::types::options::{MIN_MEMORY_BYTES, Options};
@@ -66,9 +69,12 @@ struct Sample {
 
 /// How a file's checksums are recomputed.
 enum FileKind {
-    /// Pages with checksums under a seed.
-    Pages(u64),
-    /// The same, and a last page that describes them.
+    /// Pages with checksums under a seed; in the place of the first ones, blocks if the run is packed.
+    Run {
+        seed: u64,
+        packed: usize,
+    },
+    /// Pages, and a last page that describes them.
     Blob(BlobTrailer),
     /// The same, and a first page that contains a position in the log.
     Table(TableHeader),
@@ -172,7 +178,7 @@ fn mend(samples: &[Sample], files: &mut [Option<Vec<u8>>], unmended: &[bool]) {
     {
         let Some(bytes) = file else { continue };
         match &sample.kind {
-            FileKind::Pages(seed) => mend_pages(bytes, *seed),
+            FileKind::Run { seed, packed } => mend_run(bytes, *seed, *packed),
             FileKind::Blob(trailer) => mend_blob(bytes, trailer),
             FileKind::Table(header) => mend_table(bytes, header, &places),
             FileKind::Manifest(number) => {
@@ -228,6 +234,19 @@ fn mend_pages(bytes: &mut [u8], file_seed: u64) {
         .chunks_mut(PAGE_BYTES)
         .enumerate()
         .for_each(|(number, page)| mend_page(page, file_seed, number));
+}
+
+/// `packed_places`: the number of places of pages that have blocks instead.
+fn mend_run(bytes: &mut [u8], file_seed: u64, packed_places: usize) {
+    for (place, bytes) in bytes.chunks_mut(PAGE_BYTES).enumerate() {
+        if place >= packed_places {
+            mend_page(bytes, file_seed, place);
+            continue;
+        }
+        for (block, bytes) in bytes.chunks_exact_mut(packed::BLOCK_BYTES).enumerate() {
+            seal_block(bytes, file_seed, (place * PAGE_BYTES / packed::BLOCK_BYTES + block) as u64);
+        }
+    }
 }
 
 fn mend_blob(bytes: &mut [u8], trailer: &BlobTrailer) {
@@ -361,6 +380,8 @@ fn make_samples() -> Result<Vec<Sample>> {
     tx.commit()?;
     commit(&db, &forever, 1000..3400, 900)?;
     commit(&db, &forever, 300..420, 30)?;
+    db.set_compression(&latest, Compression::Lz4)?;
+    commit(&db, &latest, 0..200, 90)?;
     db.flush()?;
     // Values that are read repeatedly are in the warm image.
     for _ in 0..3 {
@@ -398,7 +419,10 @@ fn kind_of(name: &str, bytes: &[u8], log_id: u128) -> FileKind {
         return FileKind::Manifest(number);
     }
     if let Some(id) = run_id_of(name) {
-        return FileKind::Pages(run_seed(log_id, id));
+        let seed = run_seed(log_id, id);
+        let are_blocks = |(place, bytes): &(usize, &[u8])| check_blocks(bytes, seed, *place as u32);
+        let packed = bytes.chunks(PAGE_BYTES).enumerate().take_while(are_blocks).count();
+        return FileKind::Run { seed, packed };
     }
     if let Some(stem) = name.strip_suffix(".warm") {
         let kind = if stem.starts_with("pages") { Kind::Pages } else { Kind::Rows };
@@ -549,7 +573,8 @@ mod tests {
         let samples = samples();
         let has =
             |is: fn(&FileKind) -> bool| assert!(samples.iter().any(|sample| is(&sample.kind)));
-        has(|kind| matches!(kind, FileKind::Pages(_)));
+        has(|kind| matches!(kind, FileKind::Run { packed: 0, .. }));
+        has(|kind| matches!(kind, FileKind::Run { packed: 1.., .. }));
         has(|kind| matches!(kind, FileKind::Blob(_)));
         has(|kind| matches!(kind, FileKind::Table(_)));
         has(|kind| matches!(kind, FileKind::Segment(..)));

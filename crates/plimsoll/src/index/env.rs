@@ -25,6 +25,7 @@ use crate::index::env::role::Role;
 use crate::index::env::signals::Signals;
 use crate::rowcache::RowCache;
 use crate::types::error::Error;
+use crate::types::keyspaces::Keyspaces;
 
 /// The environment of the index: its location, its services and its settings.
 #[derive(Clone, Debug)]
@@ -36,6 +37,8 @@ pub(crate) struct Context {
     pub(crate) budget: Budget,
     pub(crate) pool: Arc<Pool>,
     pub(crate) log: Arc<FileLog>,
+    /// How keyspaces are compressed.
+    pub(crate) keyspaces: Arc<Keyspaces>,
     /// Notified when keys enter the runs, so that cached rows of older versions are invalidated.
     pub(crate) row_cache: Arc<RowCache>,
     /// Size at which a memtable is flushed; `None`: a share of the budget.

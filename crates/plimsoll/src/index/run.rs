@@ -16,6 +16,8 @@ mod filter;
 pub(crate) mod guide;
 pub(crate) mod inner;
 pub(crate) mod leaf;
+pub(crate) mod packed;
+pub(crate) mod plain;
 pub(crate) mod survey;
 pub(crate) mod table;
 #[cfg(test)]

@@ -44,6 +44,7 @@ use crate::index::sources::view::{Direction, View};
 use crate::types::as_of::AsOf;
 use crate::types::error::{Lift, Result};
 use crate::types::index_key::{IndexKey, Prefix};
+use crate::types::keyspaces::Keyspaces;
 use crate::types::lock::lock;
 use crate::types::version::{INLINE_BYTES, Stored, Version, value_sum};
 
@@ -130,6 +131,8 @@ struct World {
     /// Threads for the background jobs.
     threads: usize,
     random: Random,
+    /// How pages are compressed.
+    keyspaces: Arc<Keyspaces>,
     index: Option<Arc<OpenIndex>>,
     versions: Versions,
     commits: Vec<Commit>,
@@ -162,6 +165,7 @@ impl World {
             background: false,
             threads: 2,
             random: Random::new(seed),
+            keyspaces: Arc::default(),
             index: None,
             versions: BTreeMap::new(),
             commits: Vec::new(),
@@ -181,6 +185,7 @@ impl World {
             budget: self.budget.clone(),
             pool: Arc::clone(&self.pool),
             log: Arc::clone(&self.log) as _,
+            keyspaces: Arc::clone(&self.keyspaces),
             row_cache: RowCache::none(),
             memtable_bytes: Some(self.sizes.memtable_bytes),
             table_bytes: self.sizes.table_bytes,

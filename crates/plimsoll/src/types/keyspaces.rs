@@ -432,9 +432,14 @@ impl Keyspaces {
         self.any_compressed.store(!known.compressed.is_empty(), Ordering::Relaxed);
     }
 
-    /// How values of a keyspace are compressed.
+    /// Whether a keyspace has a compression.
+    pub(crate) fn any_compressed(&self) -> bool {
+        self.any_compressed.load(Ordering::Relaxed)
+    }
+
+    /// How a keyspace is compressed.
     pub(crate) fn compression(&self, id: u32) -> Compression {
-        if !self.any_compressed.load(Ordering::Relaxed) {
+        if !self.any_compressed() {
             return Compression::None;
         }
         self.read().compressed.get(&id).copied().unwrap_or_default()

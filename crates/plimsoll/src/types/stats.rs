@@ -227,12 +227,14 @@ pub struct IndexStats {
     pub memtable_bytes: u64,
     /// Memtables, the active one included.
     pub memtables: u64,
-    /// Runs of current versions, newest first: bytes of each.
+    /// Runs of current versions, newest first: bytes of the files of each.
     pub runs: Vec<u64>,
     /// Read amplification: the most of these runs that can hold one key. Writers are paced by it.
     pub depth: u64,
-    /// Runs of superseded versions: bytes of each.
+    /// Runs of superseded versions: bytes of the files of each.
     pub history_runs: Vec<u64>,
+    /// Bytes of the pages of all runs, uncompressed.
+    pub page_bytes: u64,
     /// Intervals of keys whose deletion as a range is not applied to all runs yet.
     pub deleted_ranges: u64,
     /// Tables in all runs.

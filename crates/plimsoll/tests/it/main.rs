@@ -24,6 +24,7 @@ mod change_feed;
 mod checkpoints;
 mod cherry_picks;
 mod closing;
+mod compressed_pages;
 mod compression;
 mod cursors;
 mod deletes;

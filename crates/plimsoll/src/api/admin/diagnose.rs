@@ -23,7 +23,8 @@ use crate::engine::folder::refuse_index_without_log;
 use crate::engine::memory::POOL_FLOOR_SHARE;
 use crate::index::manifest::Manifest;
 use crate::index::run::check::check_table;
-use crate::index::run::file::{open_run, pages_of_run, run_id_of};
+use crate::index::run::file::{FoundRun, open_run, run_id_of};
+use crate::index::run::packed::{Access, Decoders};
 use crate::index::run::survey::survey;
 use crate::index::run::table::{Table, TableId, TableInfo};
 use crate::types::damage::{Damage, DamagedKey, DamagedKeys};
@@ -81,9 +82,9 @@ impl Part {
         }
     }
 
-    /// Total bytes of its pages.
+    /// Size of its file.
     pub(crate) fn bytes(&self) -> u64 {
-        u64::from(self.info.pages) * PAGE_BYTES as u64
+        self.info.file_bytes()
     }
 }
 
@@ -348,13 +349,13 @@ pub(crate) fn look(
     let findings =
         verify::verify(&scope, &mut |so_far| progress(so_far.done_bytes, so_far.total_bytes))
             .lift()?;
-    let mut parts = Vec::new();
+    let (mut parts, decoders) = (Vec::new(), Arc::new(Decoders::new(budget)));
     for (run, info) in known.into_iter().flat_map(|manifest| manifest.runs.iter().enumerate()) {
         for info in &info.tables {
             parts.push(survey_part(
                 disk,
                 path,
-                pool,
+                (pool, &decoders),
                 budget,
                 (known.expect("its runs").head.log_id, info),
                 run,
@@ -423,13 +424,15 @@ pub(crate) fn value_blobs(manifest: &Manifest) -> Vec<BlobId> {
 pub(crate) fn survey_part(
     disk: &dyn Disk,
     path: &Path,
-    pool: &Arc<Pool>,
+    (pool, decoders): (&Arc<Pool>, &Arc<Decoders>),
     budget: &Budget,
     (log_id, info): (u128, &TableInfo),
     run: usize,
 ) -> Result<Part> {
     let opened = match info.id {
-        TableId::Run(_) => open_run(disk, &path.join("index"), pool, log_id, info.clone()),
+        TableId::Run(_) => {
+            open_run(disk, &path.join("index"), (pool, decoders), log_id, info.clone())
+        }
         TableId::Blob(blob) => {
             let pages = blob_pages(disk, &path.join("log"), log_id, blob);
             pages
@@ -450,7 +453,10 @@ pub(crate) fn survey_part(
         Err(Error::Corrupt { message, .. }) => {
             // The file has the wrong length, but its pages can be read.
             let source = match info.id {
-                TableId::Run(id) => Some(pages_of_run(disk, &path.join("index"), log_id, id)?),
+                TableId::Run(id) => {
+                    let pools = (Access::Pool(Arc::clone(pool)), decoders);
+                    Some(FoundRun::open(disk, &path.join("index"), log_id, id, pools)?.source)
+                }
                 TableId::Blob(_) => None,
             };
             let (info, problems) =

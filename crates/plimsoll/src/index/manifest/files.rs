@@ -28,8 +28,10 @@ use crate::index::env::Context;
 use crate::index::env::role::Role;
 use crate::index::manifest::names::is_leftover;
 use crate::index::run::file::{Readers, RunFileSink, open_run, run_id_of};
+use crate::index::run::packed::Decoders;
 use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
 use crate::types::error::{Error, Lift, Result};
+use crate::types::keyspaces::Keyspaces;
 use crate::types::lock::lock;
 
 /// Reserve beyond the metadata in use: a dozen descriptions with keys of maximum length.
@@ -58,6 +60,9 @@ pub(crate) struct Files {
     role: Role,
     next_run: AtomicU64,
     budget: Budget,
+    /// How the pages of new files are compressed.
+    keyspaces: Arc<Keyspaces>,
+    decoders: Arc<Decoders>,
     metadata: Mutex<Metadata>,
     /// Obsolete files whose removal was deferred because another member was reading all files.
     left: Mutex<Vec<u64>>,
@@ -127,6 +132,8 @@ impl Files {
             role: context.role.clone(),
             next_run: AtomicU64::new(next),
             budget: context.budget.clone(),
+            keyspaces: Arc::clone(&context.keyspaces),
+            decoders: Arc::new(Decoders::new(&context.budget)),
             metadata: Mutex::new(Metadata { lease, used_bytes: 0 }),
             left: Mutex::default(),
         }))
@@ -185,8 +192,10 @@ impl Files {
     ) -> Result<(Arc<FileGuard>, RunFileSink)> {
         self.log.check_own().lift()?;
         let id = self.next_run.fetch_add(1, Ordering::Relaxed);
-        let sink = RunFileSink::create(&self.disk, &self.dir, id, self.log.id(), budget)?;
-        Ok((self.guard(TableId::Run(id), true), sink.warm(&self.pool, self.readers())))
+        let sink = RunFileSink::create(&self.disk, &self.dir, id, self.log.id(), budget)?
+            .compress(&self.keyspaces, budget, &self.decoders)
+            .warm(&self.pool, self.readers());
+        Ok((self.guard(TableId::Run(id), true), sink))
     }
 
     /// Which processes will read the files that are written now.
@@ -213,7 +222,7 @@ impl Files {
         self.charge(&guard, &info, reserve)?;
         let table = match file {
             Some(file) => Table { info: Arc::new(info), file },
-            None => open_run(&*self.disk, &self.dir, &self.pool, self.log.id(), info)?,
+            None => self.open_run(info)?,
         };
         Ok(Member { table, guard })
     }
@@ -262,11 +271,15 @@ impl Files {
 
     fn open_kept(&self, info: TableInfo, guard: Arc<FileGuard>) -> Result<Member> {
         let table = match info.id {
-            TableId::Run(id) => open_run(&*self.disk, &self.dir, &self.pool, self.log.id(), info)
-                .map_err(|error| self.missing(id, error))?,
+            TableId::Run(id) => self.open_run(info).map_err(|error| self.missing(id, error))?,
             TableId::Blob(blob) => self.open_blob(blob, info)?,
         };
         Ok(Member { table, guard })
+    }
+
+    fn open_run(&self, info: TableInfo) -> Result<Table> {
+        let pools = (&self.pool, &self.decoders);
+        open_run(&*self.disk, &self.dir, pools, self.log.id(), info)
     }
 
     fn missing(&self, id: u64, error: Error) -> Error {

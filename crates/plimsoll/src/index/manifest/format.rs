@@ -18,6 +18,7 @@ use super::{Head, Manifest, RunInfo};
 use crate::index::env::moment_set::MomentSet;
 use crate::index::manifest::limits::Limits;
 use crate::index::ranges::{Fragment, MAX_BOUND_BYTES, RangeSet};
+use crate::index::run::packed::Shape;
 use crate::index::run::table::{TableId, TableInfo};
 use crate::types::expiry::ExpiryRange;
 use crate::types::index_key::IndexKey;
@@ -43,6 +44,8 @@ pub(super) const HAS_BRANCHES: u8 = 4;
 pub(super) const HAS_LOG_BYTES: u8 = 8;
 const HAS_ABSORBED: u8 = 16;
 const HAS_EXPIRIES: u8 = 32;
+/// Set if the file is packed.
+const HAS_PACKED: u8 = 64;
 
 /// Writes a manifest of `runs` (whether each is history, and its tables) into an empty file.
 pub(super) fn write<'a, R, P>(file: &dyn File, head: &Head, runs: R) -> io::Result<()>
@@ -168,7 +171,8 @@ fn encode_table(info: &TableInfo, out: &mut Vec<u8>) {
     let counted = if info.log_bytes.is_some() { HAS_LOG_BYTES } else { 0 };
     let absorbed = if info.absorbed > Glsn::NONE { HAS_ABSORBED } else { 0 };
     let expiries = if info.expiries.is_some() { HAS_EXPIRIES } else { 0 };
-    out.push(pointer | fixed | counted | absorbed | expiries);
+    let packed = if info.packed.is_some() { HAS_PACKED } else { 0 };
+    out.push(pointer | fixed | counted | absorbed | expiries | packed);
     for number in [id, u64::from(info.pages), u64::from(info.root), info.versions, info.deletions] {
         push_varint(out, number);
     }
@@ -187,6 +191,7 @@ fn encode_table(info: &TableInfo, out: &mut Vec<u8>) {
     }
     let expiries = info.expiries.iter().flat_map(ExpiryRange::numbers);
     expiries.for_each(|number| push_varint(out, number));
+    info.packed.iter().for_each(|pages| push_varint(out, u64::from(*pages)));
     push_varint(out, info.blobs.len() as u64);
     info.blobs.iter().for_each(|blob| push_varint(out, blob.0));
 }
@@ -418,6 +423,7 @@ fn decode_table(input: &mut Input<'_>) -> Result<TableInfo, Failure> {
             Some(ExpiryRange::of_numbers(numbers).ok_or(IMPOSSIBLE_RUN)?)
         }
     };
+    let packed = if flags & HAS_PACKED > 0 { Some(input.u32()?) } else { None };
     let mut blobs = Vec::new();
     for _ in 0..input.varint()? {
         let blob = BlobId(input.varint()?);
@@ -427,9 +433,12 @@ fn decode_table(input: &mut Input<'_>) -> Result<TableInfo, Failure> {
         }
         blobs.push(blob);
     }
-    let known = HAS_POINTER | HAS_FIXED_GLSN | HAS_LOG_BYTES | HAS_ABSORBED | HAS_EXPIRIES;
+    let known =
+        HAS_POINTER | HAS_FIXED_GLSN | HAS_LOG_BYTES | HAS_ABSORBED | HAS_EXPIRIES | HAS_PACKED;
     let sound = flags & !known == 0
         && root < pages
+        && packed.is_none_or(|file_pages| Shape { pages, file_pages }.is_possible())
+        && (packed.is_none() || matches!(id, TableId::Run(_)))
         && (1..=u64::MAX).contains(&versions)
         && deletions <= versions
         && expiries.is_none_or(|expiries| expiries.values <= versions - deletions)
@@ -455,5 +464,6 @@ fn decode_table(input: &mut Input<'_>) -> Result<TableInfo, Failure> {
         blobs,
         fixed_glsn,
         absorbed,
+        packed,
     })
 }

@@ -35,6 +35,7 @@ fn info(n: u64) -> TableInfo {
         blobs: (1..n % 4 + 1).map(BlobId).collect(),
         fixed_glsn: (n == 4).then_some(Glsn(5)),
         absorbed: Glsn(n % 3),
+        packed: (n % 6 == 1).then_some(50 + n as u32),
     }
 }
 

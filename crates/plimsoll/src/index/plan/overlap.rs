@@ -89,6 +89,7 @@ mod tests {
             blobs: Vec::new(),
             fixed_glsn: None,
             absorbed: Glsn::NONE,
+            packed: None,
         };
         spans.iter().map(info).collect()
     }

@@ -48,6 +48,9 @@ pub(crate) fn check_table(
     }
     walk.seen.blobs.clone_from(&footer.blobs);
     walk.check_tree(footer.root, None, &Bounds { lower: OwnedFence::lowest(), upper: None })?;
+    if let Err(error) = table.file.source().check_rest() {
+        walk.keep(Err::<(), _>(table.failed_to_load(error)))?;
+    }
     if walk.problems.is_empty() && !walk.seen.agrees(&footer) {
         let seen = format!("{:?}", walk.seen);
         walk.report(format!("{}: the footer has {footer:?}, the pages have {seen}", info.id));
@@ -67,6 +70,7 @@ fn agree(footer: &TableInfo, info: &TableInfo) -> bool {
             (info.min_glsn, info.max_glsn, info.min_pointer);
     }
     footer.fixed_glsn = info.fixed_glsn;
+    footer.packed = info.packed;
     // The footer does not record it.
     footer.absorbed = info.absorbed;
     footer == *info

@@ -185,6 +185,7 @@ impl Footer {
             blobs,
             fixed_glsn: None,
             absorbed: Glsn::NONE,
+            packed: None,
         }
     }
 }

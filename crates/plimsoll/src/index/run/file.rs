@@ -1,34 +1,40 @@
 //! Table files: files in the index's folder, and blob files of the log.
 //!
-//! A run file is named by its id: twenty digits and `.run`. It consists only of pages, and is
-//! written past the system's page cache. It is read through the cache or past it
+//! A run file is named by its id: twenty digits and `.run`. It consists only of pages, or is packed
+//! ([`packed`]), and is written past the system's page cache. It is read through the cache or past it
 //! ([`plimsoll_disk::switching`]), but never before it is complete. An unfinished file is removed
 //! when its sink is dropped, or swept at the next open.
+//!
+//! [`packed`]: crate::index::run::packed
 
 use std::fmt;
-use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use plimsoll_disk::checksum::seed;
 use plimsoll_disk::vfs::{Caching, Disk, File, Open};
 use plimsoll_log::blob::{BlobId, BlobRef};
 use plimsoll_log::file_log::BlobWriter;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
-use plimsoll_memory::page::{PAGE_BYTES, check_page, page_kind, page_payload};
-use plimsoll_memory::pool::{LoadError, PageSource, Pool, PoolFile};
+use plimsoll_memory::page::{PAGE_BYTES, PAGE_HEADER_BYTES, check_page, page_kind, page_payload};
+use plimsoll_memory::pool::{PageSource, Pool, PoolFile};
 
 use crate::index::run::builder::PageSink;
 use crate::index::run::ends::{
     BLOBS_PAGE, FOOTER_PAGE, Footer, HEADER_PAGE, check_blobs, check_footer, check_header,
 };
 use crate::index::run::leaf::LEAF_PAGE;
+use crate::index::run::packed::{
+    Access, BLOCK_BYTES, BLOCK_HEADER_BYTES, BLOCK_PAYLOAD_BYTES, Decoders, PackedFile, PagePacker,
+    Shape, check_blocks, seal_block,
+};
+use crate::index::run::plain::{RunFile, run_seed};
 use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
 use crate::index::run::warmth::{Scale, Warmth};
 use crate::types::error::{Error, Lift, Result};
+use crate::types::keyspaces::Keyspaces;
 
 /// Maximum number of chunks that are written together.
 const WAITING_CHUNKS: usize = 16;
@@ -51,16 +57,33 @@ pub(crate) fn run_id_of(name: &str) -> Option<u64> {
     (id <= LAST_RUN && run_file_name(id) == name).then_some(id)
 }
 
-pub(crate) fn run_seed(log_id: u128, id: u64) -> u64 {
-    seed(&[log_id as u64, (log_id >> 64) as u64, id])
+/// The id of the log in the header of a run's file, of which `start` is the first page; `None` if
+/// that is damaged.
+pub(crate) fn log_id_in(start: &[u8], id: u64) -> Option<u128> {
+    let log_id_at = |header: usize| {
+        let bytes = start.get(header + PAGE_HEADER_BYTES..)?.get(16..32)?;
+        Some(u128::from_le_bytes(bytes.try_into().expect("16 bytes")))
+    };
+    let unpacked = log_id_at(0)?;
+    if check_page(start, run_seed(unpacked, id), 0).is_ok() {
+        return Some(unpacked);
+    }
+    // The stream of a packed file begins with the uncompressed header.
+    let packed = log_id_at(BLOCK_HEADER_BYTES)?;
+    check_blocks(start, run_seed(packed, id), 0).then_some(packed)
 }
 
-/// Checks whole pages of a run's file, starting at `at`, that were read for a copy. Ignores files
+/// Checks whole pages of a run's file, or blocks in their place, starting at `at`, that were read
+/// for a copy. Ignores files
 /// that are not runs.
 pub(crate) fn check_piece(log_id: u128, name: &str, at: u64, bytes: &[u8]) -> Result<()> {
     let Some(id) = run_id_of(name) else { return Ok(()) };
+    let seed = run_seed(log_id, id);
     for (number, page) in ((at / PAGE_BYTES as u64) as u32..).zip(bytes.chunks(PAGE_BYTES)) {
-        check_page(page, run_seed(log_id, id), number).map_err(|what| {
+        if check_blocks(page, seed, number) {
+            continue;
+        }
+        check_page(page, seed, number).map_err(|what| {
             Error::damaged(format_args!("index/{name}, page {number}: {what}"))
                 .in_file(|| format!("index/{name}"))
         })?;
@@ -82,6 +105,18 @@ pub(crate) struct RunFileSink {
     written_bytes: u64,
     finished: bool,
     warmer: Option<Warmer>,
+    /// Pages passed so far.
+    pages: u32,
+    /// If the file is packed.
+    packing: Option<Packing>,
+}
+
+/// The packer of a packed file.
+struct Packing {
+    packer: PagePacker,
+    decoders: Arc<Decoders>,
+    /// Bytes of the open block, which follows the waiting bytes; 0 if no block is open.
+    block_bytes: usize,
 }
 
 /// Inserts the warm pages of a run into the pool while it is written.
@@ -150,6 +185,8 @@ impl RunFileSink {
             written_bytes: 0,
             finished: false,
             warmer: None,
+            pages: 0,
+            packing: None,
         })
     }
 
@@ -161,6 +198,22 @@ impl RunFileSink {
         self
     }
 
+    /// Compresses the pages as `keyspaces` say, if any of them is compressed. Takes memory from
+    /// `budget`, and for encoders from the store's.
+    pub(crate) fn compress(
+        mut self,
+        keyspaces: &Arc<Keyspaces>,
+        budget: &Budget,
+        decoders: &Arc<Decoders>,
+    ) -> Self {
+        if keyspaces.any_compressed() {
+            let packer = PagePacker::new(budget, decoders.budget(), keyspaces);
+            let decoders = Arc::clone(decoders);
+            self.packing = Some(Packing { packer, decoders, block_bytes: 0 });
+        }
+        self
+    }
+
     /// Records the warmth of the version that was just added, of this many bytes.
     pub(crate) fn weigh(&mut self, bytes: u64, warmth: Warmth) {
         if let Some(warmer) = &mut self.warmer {
@@ -169,16 +222,43 @@ impl RunFileSink {
     }
 
     /// Writes the buffered pages and syncs the file. The caller must sync the folder, too; only
-    /// then does the file survive a power cut. Returns the pool's handle if pages entered the pool.
-    pub(crate) fn finish(mut self) -> Result<Option<PoolFile>> {
+    /// then does the file survive a power cut. Returns the metadata with the size of the file, and
+    /// the pool's handle if pages entered the pool.
+    pub(crate) fn finish(mut self, info: TableInfo) -> Result<(TableInfo, Option<PoolFile>)> {
+        let packed = match self.packing.take() {
+            Some(packing) => Some(self.finish_packed(packing)?),
+            None => None,
+        };
         self.write_waiting()?;
         self.file.sync()?;
         self.finished = true;
-        Ok(self.warmer.take().and_then(Warmer::finish))
+        Ok((TableInfo { packed, ..info }, self.warmer.take().and_then(Warmer::finish)))
+    }
+
+    /// Ends the last block and writes the directory. Returns the pages that the file has room for.
+    fn finish_packed(&mut self, mut packing: Packing) -> Result<u32> {
+        let zeros = [0; BLOCK_PAYLOAD_BYTES];
+        let open = &mut packing.block_bytes;
+        while *open > 0 || !self.offset().is_multiple_of(PAGE_BYTES as u64) {
+            let missing = BLOCK_BYTES - (*open).max(BLOCK_HEADER_BYTES);
+            self.write_stream(open, &zeros[..missing])?;
+        }
+        let packer = &packing.packer;
+        for _copy in 0..2 {
+            for number in 0..packer.directory_pages() {
+                self.make_room()?;
+                let place = (self.offset() / PAGE_BYTES as u64) as u32;
+                let seed = self.seed;
+                packer.write_directory(number, self.room(PAGE_BYTES), seed, place);
+                self.waiting_bytes += PAGE_BYTES;
+            }
+        }
+        Ok((self.offset() / PAGE_BYTES as u64) as u32)
     }
 
     /// Inserts the next page into the pool if it is warm.
     fn put_warm(&mut self, page: &[u8]) {
+        let at = self.offset();
         let Some(warmer) = &mut self.warmer else { return };
         let warmth = if page_kind(page) == LEAF_PAGE {
             warmer.scale.take_leaf()
@@ -196,12 +276,17 @@ impl RunFileSink {
                 return;
             };
             let file = Arc::clone(&run.file);
-            warmer.file = Some((warmer.pool.attach(Arc::new(run)), file));
+            let source: Arc<dyn PageSource> = match &self.packing {
+                Some(packing) => {
+                    let access = Access::Pool(Arc::clone(&warmer.pool));
+                    Arc::new(PackedFile::new(run, None, access, &packing.decoders))
+                }
+                None => Arc::new(run),
+            };
+            warmer.file = Some((warmer.pool.attach(source), file));
         }
-        let at = self.written_bytes + self.waiting_bytes as u64;
-        if let (Some((pooled, _)), Ok(number)) =
-            (&warmer.file, u32::try_from(at / PAGE_BYTES as u64))
-        {
+        if let Some((pooled, _)) = &warmer.file {
+            let number = self.pages;
             match warmth {
                 Warmth::Unread => pooled.put_if_free(number, page),
                 Warmth::Read | Warmth::Hot => pooled.put(number, page, warmth == Warmth::Hot),
@@ -214,6 +299,49 @@ impl RunFileSink {
     fn another_chunk(&self) -> Option<Chunk> {
         let pool = &self.warmer.as_ref()?.pool;
         if self.waiting.len() < WAITING_CHUNKS { pool.take_if_free(Kind::Sort) } else { None }
+    }
+
+    /// The offset in the file after the waiting bytes.
+    fn offset(&self) -> u64 {
+        self.written_bytes + self.waiting_bytes as u64
+    }
+
+    /// Makes room for a page or a block after the waiting bytes.
+    fn make_room(&mut self) -> Result<()> {
+        if self.waiting_bytes == self.waiting.len() * CHUNK_BYTES {
+            match self.another_chunk() {
+                Some(chunk) => self.waiting.push(chunk),
+                None => self.write_waiting()?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The memory after the waiting bytes.
+    fn room(&mut self, bytes: usize) -> &mut [u8] {
+        let (chunk, at) = (self.waiting_bytes / CHUNK_BYTES, self.waiting_bytes % CHUNK_BYTES);
+        &mut self.waiting[chunk][at..at + bytes]
+    }
+
+    /// Appends bytes to the blocks of a packed file. `block_bytes`: see [`Packing`].
+    fn write_stream(&mut self, block_bytes: &mut usize, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            if *block_bytes == 0 {
+                self.make_room()?;
+                *block_bytes = BLOCK_HEADER_BYTES;
+            }
+            let (some, rest) = bytes.split_at(bytes.len().min(BLOCK_BYTES - *block_bytes));
+            let (seed, number) = (self.seed, self.offset() / BLOCK_BYTES as u64);
+            let block = self.room(BLOCK_BYTES);
+            block[*block_bytes..*block_bytes + some.len()].copy_from_slice(some);
+            *block_bytes += some.len();
+            bytes = rest;
+            if *block_bytes == BLOCK_BYTES {
+                seal_block(block, seed, number);
+                (self.waiting_bytes, *block_bytes) = (self.waiting_bytes + BLOCK_BYTES, 0);
+            }
+        }
+        Ok(())
     }
 
     fn write_waiting(&mut self) -> Result<()> {
@@ -245,16 +373,17 @@ impl PageSink for RunFileSink {
     }
 
     fn write_page(&mut self, page: &[u8]) -> Result<()> {
-        if self.waiting_bytes == self.waiting.len() * CHUNK_BYTES {
-            match self.another_chunk() {
-                Some(chunk) => self.waiting.push(chunk),
-                None => self.write_waiting()?,
-            }
-        }
         self.put_warm(page);
-        let (chunk, at) = (self.waiting_bytes / CHUNK_BYTES, self.waiting_bytes % CHUNK_BYTES);
-        self.waiting[chunk][at..at + PAGE_BYTES].copy_from_slice(page);
-        self.waiting_bytes += PAGE_BYTES;
+        self.pages += 1;
+        let Some(mut packing) = self.packing.take() else {
+            self.make_room()?;
+            self.room(PAGE_BYTES).copy_from_slice(page);
+            self.waiting_bytes += PAGE_BYTES;
+            return Ok(());
+        };
+        let stored = packing.packer.pack(page)?;
+        self.write_stream(&mut packing.block_bytes, stored)?;
+        self.packing = Some(packing);
         Ok(())
     }
 }
@@ -312,94 +441,72 @@ impl fmt::Debug for BlobSink {
     }
 }
 
-/// A run file that is open for reading.
-struct RunFile {
-    file: Arc<dyn File>,
-    path: PathBuf,
-    seed: u64,
-}
-
-impl RunFile {
-    fn open(disk: &dyn Disk, dir: &Path, id: u64, log_id: u128) -> Result<Self> {
-        let path = dir.join(run_file_name(id));
-        let file = disk.open(&path, Open::Read, Caching::Direct)?;
-        Ok(Self { file, path, seed: run_seed(log_id, id) })
-    }
-
-    /// The number of pages; an error if the length is too large or not a multiple of the page size.
-    fn pages(&self) -> Result<u32> {
-        let bytes = self.file.len()?;
-        match u32::try_from(bytes / PAGE_BYTES as u64) {
-            Ok(pages) if bytes.is_multiple_of(PAGE_BYTES as u64) => Ok(pages),
-            _ => Err(Error::damaged(format_args!(
-                "{}: {bytes} bytes are not a whole number of pages",
-                self.path.display()
-            ))),
-        }
-    }
-}
-
-impl PageSource for RunFile {
-    fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError> {
-        self.load_run(number, page)
-    }
-
-    fn load_run(&self, first: u32, pages: &mut [u8]) -> Result<(), LoadError> {
-        let corrupt = |number, what: &str| LoadError::Corrupt {
-            message: format!("{}, page {number}: {what}", self.path.display()),
-        };
-        match self.file.read_exact_at(pages, u64::from(first) * PAGE_BYTES as u64) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                return Err(corrupt(first, "the file ends before it"));
-            }
-            read => read?,
-        }
-        for (number, page) in (first..).zip(pages.chunks_exact(PAGE_BYTES)) {
-            check_page(page, self.seed, number).map_err(|what| corrupt(number, what))?;
-        }
-        Ok(())
-    }
-
-    fn is_sound(&self, number: u32, page: &[u8]) -> bool {
-        check_page(page, self.seed, number).is_ok()
-    }
-}
-
 /// Opens a table of the index's folder.
 pub(crate) fn open_run(
     disk: &dyn Disk,
     dir: &Path,
-    pool: &Arc<Pool>,
+    (pool, decoders): (&Arc<Pool>, &Arc<Decoders>),
     log_id: u128,
     info: TableInfo,
 ) -> Result<Table> {
     let TableId::Run(id) = info.id else { panic!("{} is not in the index's folder", info.id) };
     let file = RunFile::open(disk, dir, id, log_id)?;
-    let pages = file.pages()?;
-    if pages != info.pages {
+    let (pages, expected) = (file.pages()?, info.packed.unwrap_or(info.pages));
+    if pages != expected {
         let path = file.path.display();
         return Err(Error::damaged(format_args!(
-            "{path}: the file has {pages} pages, the manifest has {}",
-            info.pages
+            "{path}: the file has {pages} pages, the manifest has {expected}"
         )));
     }
-    Ok(Table { info: Arc::new(info), file: pool.attach(Arc::new(file)) })
+    let source: Arc<dyn PageSource> = match info.packed {
+        None => Arc::new(file),
+        Some(file_pages) => {
+            let shape = Shape { pages: info.pages, file_pages };
+            let access = Access::Pool(Arc::clone(pool));
+            Arc::new(PackedFile::new(file, Some(shape), access, decoders))
+        }
+    };
+    Ok(Table { info: Arc::new(info), file: pool.attach(source) })
 }
 
-/// Reads the pages of a run file of any length.
-pub(crate) fn pages_of_run(
-    disk: &dyn Disk,
-    dir: &Path,
-    log_id: u128,
-    id: u64,
-) -> Result<Arc<dyn PageSource>> {
-    Ok(Arc::new(RunFile::open(disk, dir, id, log_id)?))
+/// The pages of a run file that is read without a manifest.
+pub(crate) struct FoundRun {
+    pub(crate) source: Arc<dyn PageSource>,
+    /// The number of whole pages.
+    pub(crate) pages: u32,
+    /// If the file is packed: the pages that it has room for.
+    packed: Option<u32>,
 }
 
-/// The number of whole pages in a run file.
-pub(crate) fn pages_in_file(disk: &dyn Disk, dir: &Path, id: u64) -> Result<u32> {
-    let bytes = disk.open(&dir.join(run_file_name(id)), Open::Read, Caching::Buffered)?.len()?;
-    Ok(u32::try_from(bytes / PAGE_BYTES as u64).unwrap_or(u32::MAX))
+impl FoundRun {
+    /// Opens a file of any length.
+    pub(crate) fn open(
+        disk: &dyn Disk,
+        dir: &Path,
+        log_id: u128,
+        id: u64,
+        (access, decoders): (Access, &Arc<Decoders>),
+    ) -> Result<Self> {
+        let file = RunFile::open(disk, dir, id, log_id)?;
+        Ok(match PackedFile::find_shape(&file).lift()? {
+            Some(shape) => Self {
+                source: Arc::new(PackedFile::new(file, Some(shape), access, decoders)),
+                pages: shape.pages,
+                packed: Some(shape.file_pages),
+            },
+            None => {
+                let bytes = file.file.len()?;
+                let pages = u32::try_from(bytes / PAGE_BYTES as u64).unwrap_or(u32::MAX);
+                Self { source: Arc::new(file), pages, packed: None }
+            }
+        })
+    }
+
+    /// The table's metadata, from its own pages. The caller leases its memory.
+    pub(crate) fn read_info(&self, id: TableId, budget: &Budget) -> Result<TableInfo> {
+        let info = read_info(&*self.source, self.pages, id, budget)?;
+        Ok(TableInfo { packed: self.packed, ..info })
+    }
 }
 
 /// The youngest version in the readable run files of a folder.
@@ -413,10 +520,10 @@ pub(crate) fn newest_in_folder(
     if disk.entry(dir)?.is_none() {
         return Ok(newest);
     }
+    let decoders = Arc::new(Decoders::new(budget));
     for id in disk.names(dir)?.iter().filter_map(|name| run_id_of(name)) {
-        let info = RunFile::open(disk, dir, id, log_id)
-            .and_then(|file| file.pages().map(|pages| (file, pages)))
-            .and_then(|(file, pages)| read_info(&file, pages, TableId::Run(id), budget));
+        let info = FoundRun::open(disk, dir, log_id, id, (Access::Chunk, &decoders))
+            .and_then(|run| run.read_info(TableId::Run(id), budget));
         match info {
             Ok(info) => newest = newest.max(info.max_glsn),
             Err(Error::Corrupt { .. }) => {}

@@ -93,15 +93,22 @@ pub(crate) struct TableInfo {
     /// Range deletions up to this GLSN are absorbed: the table has a point deletion wherever one of
     /// them deleted a version in it.
     pub(crate) absorbed: Glsn,
+    /// If the file is packed: the pages that it has room for.
+    pub(crate) packed: Option<u32>,
 }
 
 /// The largest table that is rewritten only to free blob files.
 const SMALL_BYTES: u64 = 256 << 10;
 
 impl TableInfo {
-    /// Size of its pages.
+    /// Size of its pages, which may be stored compressed.
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.pages) * PAGE_BYTES as u64
+    }
+
+    /// Size of its file.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        u64::from(self.packed.unwrap_or(self.pages)) * PAGE_BYTES as u64
     }
 
     /// Whether a merge is worth it that drops this many expired values, and what the deletions

@@ -3,6 +3,7 @@
 mod damage;
 mod files;
 mod lookups;
+mod packed;
 mod refusals;
 mod size_and_speed;
 mod surveys;
@@ -22,18 +23,23 @@ use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Backing, Budget, Kind};
-use plimsoll_memory::page::{PAGE_BYTES, check_page, page_kind, page_payload, seal_page};
+use plimsoll_memory::page::{
+    PAGE_BYTES, PAGE_HEADER_BYTES, check_page, page_kind, page_payload, seal_page,
+};
 use plimsoll_memory::pool::{LoadError, PageSource, Pool, Touch};
 
 use crate::index::run::builder::{PageSink, TableBuilder};
 use crate::index::run::check::check_table;
 use crate::index::run::cursor::{Feed, RunCursor};
 use crate::index::run::ends::{check_blobs, check_footer, check_header};
-use crate::index::run::file::{Readers, RunFileSink, open_run, read_info, run_id_of};
+use crate::index::run::file::{
+    FoundRun, Readers, RunFileSink, check_piece, log_id_in, open_run, read_info, run_id_of,
+};
 use crate::index::run::guide::{GUIDE_PAGE, check_guide};
 use crate::index::run::inner::{Inner, check_inner};
 use crate::index::run::leaf::check::check_leaf;
 use crate::index::run::leaf::{LEAF_PAGE, Leaf};
+use crate::index::run::packed::{Access, Decoders};
 use crate::index::run::table::{Table, TableId, TableInfo, run_file_name};
 use crate::index::run::warmth::Warmth;
 use crate::types::compression::{Codec, Packed};
@@ -81,6 +87,10 @@ impl PageSource for Source {
 
 fn budget() -> Budget {
     Budget::new(16 << 20, Backing::Heap).unwrap()
+}
+
+fn decoders(budget: &Budget) -> Arc<Decoders> {
+    Arc::new(Decoders::new(budget))
 }
 
 fn pool(budget: &Budget) -> Arc<Pool> {

@@ -221,9 +221,14 @@ impl Run {
         (&first.info.first_key, &last.info.last_key)
     }
 
-    /// Size of the pages.
+    /// Size of the pages, which may be stored compressed.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Size of the files.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.infos().map(TableInfo::file_bytes).sum()
     }
 
     /// Number of versions.

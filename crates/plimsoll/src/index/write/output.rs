@@ -18,8 +18,8 @@ use crate::types::keyspaces::SIDE;
 use crate::types::version::Version;
 
 /// Maximum number of chunks of one output: three for the builder, one for a tall tree, one for the
-/// sink, and one for the list of blob files.
-pub(crate) const OUTPUT_CHUNKS: u64 = 6;
+/// sink, one for the list of blob files, and one for the directory of a packed file.
+pub(crate) const OUTPUT_CHUNKS: u64 = 7;
 
 /// A table is cut when its values are in this many blob files, because their list takes memory.
 const BLOBS_MAX: usize = 1024;
@@ -182,7 +182,7 @@ impl Output {
         let Some(open) = self.open.take() else { return Ok(()) };
         let (sink, info) = open.builder.finish()?;
         let info = TableInfo { absorbed: self.absorbed, ..info };
-        let file = sink.finish()?;
+        let (info, file) = sink.finish(info)?;
         let member = self.files.open_new(info, open.guard, file, self.reserve)?;
         self.written_bytes += member.bytes();
         self.done.push(member);

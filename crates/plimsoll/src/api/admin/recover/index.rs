@@ -335,7 +335,7 @@ impl Output<'_> {
         let (disk, pool, log_id) =
             (&*self.options.disk, &self.log_options.pool, self.source.survey.log_id);
         match info.id {
-            TableId::Run(_) => open_run(disk, index, pool, log_id, info),
+            TableId::Run(_) => open_run(disk, index, (pool, &self.source.decoders), log_id, info),
             TableId::Blob(blob) => {
                 let source = blob_pages(disk, log, log_id, blob).lift()?;
                 Ok(Table { info: Arc::new(info), file: pool.attach(source) })
@@ -368,7 +368,7 @@ impl Output<'_> {
             })?;
             if builder.versions() > 0 {
                 let (sink, info) = builder.finish()?;
-                sink.finish()?;
+                let (info, _) = sink.finish(info)?;
                 let table = self.open(self.index, &self.log_options.dir, info)?;
                 runs.entry((part.history, part.run)).or_default().push(table);
             }
@@ -408,7 +408,7 @@ impl Output<'_> {
     fn close(&mut self) -> Result<()> {
         if let Some(builder) = self.builder.take() {
             let (sink, info) = builder.finish()?;
-            sink.finish()?;
+            let (info, _) = sink.finish(info)?;
             self.tables.push(info);
         }
         Ok(())

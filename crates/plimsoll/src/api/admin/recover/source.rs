@@ -15,18 +15,15 @@ use plimsoll_log::file_log::repair::survey::{Scope as LogScope, Survey, survey a
 use plimsoll_log::file_log::repair::verify::{BlobDamage, Finding, VerifyScope, verify};
 use plimsoll_log::glsn::{Glsn, Position};
 use plimsoll_memory::budget::{Budget, Kind};
-use plimsoll_memory::page::{
-    PAGE_BYTES, PAGE_HEADER_BYTES, PAGE_PAYLOAD_BYTES, check_page, page_kind,
-};
+use plimsoll_memory::page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES, page_kind};
 
 use crate::api::admin::diagnose::{Found, LostPart, Part, Scene, look_at, survey_part};
 use crate::api::admin::recover::unusable::Unusable;
 use crate::index::manifest::Manifest;
 use crate::index::manifest::names::manifest_number;
 use crate::index::run::ends::HEADER_PAGE;
-use crate::index::run::file::{
-    newest_in_folder, pages_in_file, pages_of_run, read_info, run_id_of, run_seed,
-};
+use crate::index::run::file::{FoundRun, log_id_in, newest_in_folder, run_id_of};
+use crate::index::run::packed::{Access, Decoders};
 use crate::index::run::survey::survey;
 use crate::index::run::table::{TableId, TableInfo, run_file_name};
 use crate::types::error::{Error, Lift, Result};
@@ -49,6 +46,7 @@ pub(crate) enum Plan {
 pub(crate) struct Source {
     pub(crate) log_options: FileLogOptions,
     pub(crate) budget: Budget,
+    pub(crate) decoders: Arc<Decoders>,
     pub(crate) survey: Survey,
     /// Findings of the log's files.
     pub(crate) findings: Vec<Finding>,
@@ -87,8 +85,9 @@ impl Source {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self> {
         let (log_options, budget) = look_at(&path.join("log"), options)?;
-        let mut reader =
-            Reader { path, options, log_options, budget, manifests: Vec::new(), newest: None };
+        let decoders = Arc::new(Decoders::new(&budget));
+        let (manifests, newest) = (Vec::new(), None);
+        let mut reader = Reader { path, options, log_options, budget, decoders, manifests, newest };
         reader.find_manifests()?;
         let log_id = reader.log_id()?;
         let run_commits =
@@ -274,6 +273,7 @@ struct Reader<'a> {
     options: &'a Options,
     log_options: FileLogOptions,
     budget: Budget,
+    decoders: Arc<Decoders>,
     /// The readable ones, newest first.
     manifests: Vec<Manifest>,
     /// The highest manifest number, readable or not.
@@ -330,9 +330,7 @@ impl Reader<'_> {
             let file =
                 self.disk().open(&index.join(run_file_name(id)), Open::Read, Caching::Buffered)?;
             let n = file.read_at(page, 0)?;
-            let Some(log_id) = page[PAGE_HEADER_BYTES..].get(16..32) else { continue };
-            let log_id = u128::from_le_bytes(log_id.try_into().expect("16 bytes"));
-            if check_page(&page[..n], run_seed(log_id, id), 0).is_ok() {
+            if let Some(log_id) = log_id_in(&page[..n], id) {
                 return Ok(log_id);
             }
         }
@@ -390,6 +388,7 @@ impl Reader<'_> {
                 .map_or(1, |newest| newest + 1),
             unresolved: foreign.collect(),
             findings: Vec::new(),
+            decoders: Arc::clone(&self.decoders),
             manifest: None,
             parts: Vec::new(),
             is_described: false,
@@ -482,8 +481,8 @@ impl Reader<'_> {
         for (number, run) in manifest.runs.iter().enumerate() {
             for info in &run.tables {
                 let of = (manifest.head.log_id, info);
-                let pool = &self.log_options.pool;
-                let part = survey_part(self.disk(), self.path, pool, &self.budget, of, number)?;
+                let pools = (&self.log_options.pool, &self.decoders);
+                let part = survey_part(self.disk(), self.path, pools, &self.budget, of, number)?;
                 parts.push(Part { history: run.history, ..part });
             }
         }
@@ -522,10 +521,10 @@ impl Reader<'_> {
             if is_known(id, &parts) {
                 continue;
             }
-            let source = pages_of_run(self.disk(), &index, log_id, id)?;
-            let pages = pages_in_file(self.disk(), &index, id)?;
-            let (info, described) = match read_info(&*source, pages, TableId::Run(id), &self.budget)
-            {
+            let access = Access::Pool(Arc::clone(&self.log_options.pool));
+            let found = FoundRun::open(self.disk(), &index, log_id, id, (access, &self.decoders))?;
+            let (source, pages) = (Arc::clone(&found.source), found.pages);
+            let (info, described) = match found.read_info(TableId::Run(id), &self.budget) {
                 Ok(info) => (info, true),
                 Err(Error::Corrupt { .. }) => {
                     (self.describe(TableId::Run(id), pages, &*source)?, false)
@@ -583,6 +582,7 @@ impl Reader<'_> {
             blobs: Vec::new(),
             fixed_glsn: None,
             absorbed: Glsn::NONE,
+            packed: None,
         };
         let (mut glsns, mut keys) = ((info.min_glsn, info.max_glsn), None::<(Vec<u8>, Vec<u8>)>);
         survey(Some(source), &info, &self.budget, &mut |version| {

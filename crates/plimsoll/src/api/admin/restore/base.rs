@@ -224,7 +224,7 @@ impl Output<'_> {
     fn end_table(&mut self) -> Result<()> {
         if let Some(builder) = self.builder.take() {
             let (sink, info) = builder.finish()?;
-            sink.finish()?;
+            let (info, _) = sink.finish(info)?;
             self.tables.push(info);
         }
         Ok(())

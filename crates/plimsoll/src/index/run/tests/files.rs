@@ -127,10 +127,10 @@ fn a_run_file_round_trips_and_its_errors_name_file_and_page() {
         let mut builder = TableBuilder::new(sink, &budget, false).unwrap();
         versions(&model).for_each(|version| builder.add(&version).unwrap());
         let (sink, info) = builder.finish().unwrap();
-        sink.finish().unwrap();
+        let (info, _) = sink.finish(info).unwrap();
         assert_eq!(disk.list(&dir).unwrap()[0].name, run_file_name(12));
 
-        let table = open_run(&*disk, &dir, &pool, LOG, info.clone()).unwrap();
+        let table = open_run(&*disk, &dir, (&pool, &decoders(&budget)), LOG, info.clone()).unwrap();
         assert_eq!(read_info(&**table.file.source(), info.pages, info.id, &budget).unwrap(), info);
         let mut cursor = RunCursor::new([table.clone()].into(), Feed::Private(budget.clone()));
         for version in versions(&model) {
@@ -149,7 +149,8 @@ fn a_run_file_round_trips_and_its_errors_name_file_and_page() {
             "{problems:?}"
         );
         file.set_len(u64::from(info.pages - 1) * PAGE_BYTES as u64).unwrap();
-        assert!(matches!(open_run(&*disk, &dir, &pool, LOG, info), Err(Error::Corrupt { .. })));
+        let opened = open_run(&*disk, &dir, (&pool, &decoders(&budget)), LOG, info);
+        assert!(matches!(opened, Err(Error::Corrupt { .. })));
         drop((cursor, table));
     }
 }
@@ -176,7 +177,7 @@ fn warm_pages_are_announced_for_other_readers_with_small_gaps() {
             builder.sink_mut().weigh(108, warmth);
         }
         let (sink, info) = builder.finish().unwrap();
-        let _pages = sink.finish().unwrap();
+        let (info, _pages) = sink.finish(info).unwrap();
         let (resident, announced) =
             (pool.stats().resident, lying.announced_bytes() / PAGE_BYTES as u64);
         assert!(
@@ -208,11 +209,11 @@ fn a_run_of_another_log_or_with_another_name_is_refused() {
     let mut builder = TableBuilder::new(sink, &budget, false).unwrap();
     builder.add(&Version { key: b"0001k", glsn: Glsn(4), stored: Stored::Deleted }).unwrap();
     let (sink, info) = builder.finish().unwrap();
-    sink.finish().unwrap();
+    let (info, _) = sink.finish(info).unwrap();
     let pool = pool(&budget);
     let read = |log_id, id| {
         let info = TableInfo { id: TableId::Run(id), ..info.clone() };
-        let table = open_run(&*disk, dir, &pool, log_id, info).unwrap();
+        let table = open_run(&*disk, dir, (&pool, &decoders(&budget)), log_id, info).unwrap();
         read_info(&**table.file.source(), table.info.pages, table.info.id, &budget)
     };
     assert_eq!(read(LOG, 3), Ok(info.clone()));

@@ -94,7 +94,8 @@ fn speed() {
         let disk: Arc<dyn Disk> = Arc::new(OsDisk::new());
         timed(&format!("{name}: build into a file, synced"), COUNT, &mut || {
             let sink = RunFileSink::create(&disk, folder.path(), 1, LOG, &budget).unwrap();
-            write_integers(sink, &budget, numbers.iter().copied()).0.finish().unwrap();
+            let (sink, info) = write_integers(sink, &budget, numbers.iter().copied());
+            sink.finish(info).unwrap();
         });
         let (mut random, mut key) = (Random::new(1), [0; 12]);
         for (what, offset, among) in
