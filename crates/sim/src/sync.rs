@@ -32,7 +32,7 @@ use crate::driver::guarded;
 use crate::failure::{Failure, Outcome, ensure};
 use crate::op::Op;
 use crate::sync::contents::Contents;
-use crate::sync::doubt::Doubt;
+use crate::sync::doubt::UnknownEffect;
 use crate::sync::model::Graph;
 use crate::sync::state::{MAIN, NAMES};
 use crate::world::{Setting, World};
@@ -87,7 +87,7 @@ struct Store {
     /// The commits that it has or had.
     had: BTreeSet<usize>,
     /// The effect of a call that did not return.
-    doubt: Option<Doubt>,
+    doubt: Option<UnknownEffect>,
     /// Whether its ids were asked for.
     has_ids: bool,
     /// Whether a branch was deleted before that.

@@ -98,7 +98,7 @@ pub(super) trait Peer {
         Ok(())
     }
 
-    /// Charges the memory of [`Peer::send`] to the budget of `db`, which receives the commits.
+    /// Charges what [`Peer::send`] holds to the budget of `db`, which receives the commits.
     fn charge_to(&mut self, _db: &Db) {}
 
     /// Ends the use of the store.

@@ -283,7 +283,7 @@ impl Receiver {
         // Keeps the moment readable until the branch retains it.
         let snapshot = Snapshot::of(&self.db.store, Moment::Glsn(at))?;
         loop {
-            // Unique to this transfer, because it is deleted by its name.
+            // Of this transfer alone, because it is deleted by its name.
             let name = format!("{}{}", self.temporary(), self.created);
             self.created += 1;
             match branch_commits::create_from(&self.db.store, &name, chain, at) {

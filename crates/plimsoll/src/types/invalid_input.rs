@@ -64,10 +64,7 @@ pub enum InvalidInput {
         limit_bytes: u64,
     },
     /// No value can have this time to live.
-    #[error(
-        "invalid time to live {ttl:?}: it must be at least one microsecond, and end before the \
-         year 10000"
-    )]
+    #[error("invalid time to live {ttl:?}: use at least 1 µs, ending before the year 10000")]
     TimeToLive {
         /// The time to live.
         ttl: Duration,
@@ -558,10 +555,7 @@ pub enum InvalidInput {
         name: String,
     },
     /// The name is reserved for the temporary branches of transfers between stores.
-    #[error(
-        "{name:?} cannot be the name of a branch: names that begin with `incoming/` are \
-             reserved for transfers"
-    )]
+    #[error("invalid branch name {name:?}: names that begin with `incoming/` are reserved")]
     TemporaryBranch {
         /// The name.
         name: String,
@@ -598,9 +592,8 @@ pub enum InvalidInput {
     },
     /// A parent of received commits has a state that the receiving store no longer retains.
     #[error(
-        "cannot receive commits that descend from commit {id}, because its state is no longer \
-         retained; set a longer retention (Retention::Forever) in a store that several others push \
-         to"
+        "cannot receive descendants of commit {id}, whose state is no longer retained; set a longer \
+         retention (Retention::Forever) in a store that several others push to"
     )]
     StateNotRetained {
         /// The id of the commit.

@@ -225,7 +225,7 @@ impl Driver {
             }
             Err(error) => {
                 let failed = Failure::new(format!("{} failed: {error} [{error:?}]", what()));
-                return Err(crate::branches::Halt::Call(failed));
+                return Err(crate::branches::StepError::Call(failed));
             }
         }
         Ok(())

@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex, Weak};
 
 use plimsoll_log::glsn::Glsn;
 
-use super::{Range, make_value_room, note_span};
+use super::recording::note_span;
+use super::state::begin_own;
+use super::{Range, make_value_room};
 use crate::index::iter::handle::IteratorHandle;
 use crate::index::iter::visible::Visible;
 use crate::index::sources::view::{Direction, View};
@@ -448,7 +450,7 @@ impl<'t> Range<'t> {
         let own = match &self.own {
             None => None,
             Some((set, updated)) => {
-                let writes = self.begin_own((set, updated), &span)?;
+                let writes = begin_own((set, updated), self.direction, &span)?;
                 let mut own = Own { writes, span: span.clone(), key: Vec::new() };
                 own.note_key();
                 Some(own)
