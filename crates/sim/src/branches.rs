@@ -105,7 +105,8 @@ fn done<T>(what: &str, result: plimsoll::Result<T>) -> Step<T> {
     result.map_err(|error| StepError::Call(failed(error)))
 }
 
-/// As [`done`], for work that another process may have to do, which may have no room for it.
+/// As [`done`], for work that another process may have to do, and that may fail there for lack of
+/// memory.
 fn upkeep<T>(what: &str, result: plimsoll::Result<T>) -> Step {
     match result {
         Err(Error::NotKeeper { .. }) => Ok(()),

@@ -74,7 +74,8 @@ fn done<T>(what: &str, result: plimsoll::Result<T>) -> Outcome<T> {
     result.map_err(|error| Failure::new(format!("{what} failed: {error} [{error:?}]")))
 }
 
-/// As [`done`], for work that another process may have to do, which may have no room for it.
+/// As [`done`], for work that another process may have to do, and that may fail there for lack of
+/// memory.
 fn upkeep(what: &str, result: plimsoll::Result<()>) -> Outcome {
     match result {
         Err(Error::NotKeeper { .. }) => Ok(()),
@@ -228,7 +229,7 @@ impl Driver {
             20 => return self.work(number, random),
             21 => self.rest(number, random)?,
             22 if random.below(4) == 0 => self.member(number).db.drop_caches(),
-            // The next reads load pages, and so become rows.
+            // The next reads load pages, so that their values are cached as rows.
             22 if random.below(3) > 0 => self.member(number).db.drop_pages(),
             22 => done("memory", self.member(number).db.set_memory((16 + random.below(9)) << 20))?,
             23 => {

@@ -133,7 +133,7 @@ struct Driver {
     /// The retention of all keyspaces.
     retention: Retention,
     graph: Graph,
-    /// Numbers commits, so that no two are the same, and stores.
+    /// Numbers commits and stores, so that no two are the same.
     counter: u64,
 }
 

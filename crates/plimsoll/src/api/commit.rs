@@ -137,7 +137,7 @@ impl Commit {
         let Writes::Operations(mut operations) = Payload::decode(&self.entry)?.writes else {
             return Ok(false);
         };
-        // A commit that merges branches only records that there.
+        // A merge of branches writes only the record of the merge to this keyspace.
         Ok(operations.next()?.is_some_and(|operation| {
             let key = IndexKey::new(operation.key);
             key.is_in(BRANCHES) && decode_merge_key(key.user_key()).is_none()
@@ -241,8 +241,7 @@ impl Commit {
         self.changes_in(false)
     }
 
-    /// As [`Commit::changes`]; those on branches have the keys and values under which they are
-    /// stored.
+    /// As [`Commit::changes`]; those on branches have their stored keys and values.
     pub(crate) fn stored_changes(&self) -> Result<Changes<'_>> {
         self.changes_in(true)
     }

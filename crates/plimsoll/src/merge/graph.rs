@@ -81,7 +81,7 @@ impl<'a> Graph<'a> {
         for (chain, at) in ours {
             let Some(other) = theirs.get(chain) else { continue };
             let at = *at.min(other);
-            // Up to its fork, a chain is its parent.
+            // Up to its fork, a chain has the states of its parent.
             let fork = match *chain {
                 MAIN_CHAIN => None,
                 id => self.chain(id)?.map(|chain| chain.fork.at),

@@ -77,7 +77,7 @@ pub struct Range<'t> {
     /// The gaps of a transaction that has written something.
     gaps: Option<&'t Mutex<OwnGaps>>,
     state: Option<Box<RangeState<'t>>>,
-    /// On a branch, the state in place of `state`, and the span is kept.
+    /// Used on a branch instead of `state`; the span is then kept.
     branch: Option<Box<OnBranch<'t>>>,
     /// Whether it has returned a key.
     has_any: bool,
@@ -91,7 +91,7 @@ pub struct Range<'t> {
     /// When the value of the row that was returned last expires.
     expiry: Option<Expiry>,
     /// The iterator from the other end, once [`DoubleEndedIterator::next_back`] was called. Its
-    /// span begins behind the key that this one had reached then.
+    /// span begins after the key that this one had reached then.
     back: Option<Box<Range<'t>>>,
 }
 

@@ -459,7 +459,8 @@ pub enum InvalidInput {
         /// The violated rule, and the allowed values.
         what: String,
     },
-    /// An update of a number met a value that is none: an [`i64`] in 8 bytes, little endian.
+    /// An update of a number met a value that is not a number: an [`i64`] in 8 bytes, little
+    /// endian.
     #[error(
         "the value of {} has {bytes} bytes; a number has 8 (little endian)",
         key.escape_ascii()
@@ -480,7 +481,7 @@ pub enum InvalidInput {
         /// The addend.
         by: i64,
     },
-    /// The key of a compare-and-swap has another value than expected.
+    /// The value differs from the expected value of a compare-and-swap.
     #[error("the value of {} is not the expected one; read it and try again", key.escape_ascii())]
     NotAsExpected {
         /// The key.
@@ -628,7 +629,7 @@ pub enum InvalidInput {
         /// The name.
         name: String,
     },
-    /// The name cannot be that of a remote.
+    /// The name is not allowed for a remote.
     #[error(
         "{name:?} cannot be the name of a remote: use 1 to 255 bytes without control characters, \
          `/` or `:`; the name must not begin with `-`, be `incoming`, or denote a moment"

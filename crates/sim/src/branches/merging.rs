@@ -223,7 +223,7 @@ impl Driver {
                     found.key_outcomes.extend(key_outcomes);
                     changes.push(is_changed);
                 }
-                // The store may not know of a deletion which of the bases contain it.
+                // The store may not know which of the bases contain a deletion.
                 let of_base = |base: &usize| self.model.nodes[*base].state.get(&place);
                 let has_expiry =
                     |base: &usize| of_base(base).is_some_and(|it| it.expires.is_some());
@@ -234,8 +234,8 @@ impl Driver {
                     let (key_outcomes, is_changed) = key_outcome(None);
                     found.key_outcomes.extend(key_outcomes);
                     changes.push(is_changed);
-                    // A deletion with nothing beneath is dropped, as if the key had never been
-                    // there; a commit that has only deleted is then none.
+                    // A deletion without an older version is dropped, as if the key had never
+                    // existed; a commit of only such deletions then wrote nothing.
                     if bases.iter().any(|base| of_base(base).is_none_or(|it| it.expires.is_some()))
                     {
                         for base in &bases {

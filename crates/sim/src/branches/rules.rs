@@ -73,7 +73,7 @@ impl Rule {
             (TEXTS, 0..3) => Self::Text,
             (_, 0) | (TEXTS, 3) => Self::Conflict,
             (_, 1) | (TEXTS, 4) => Self::Ours,
-            // A function would write something else than a text.
+            // A function would not write a text.
             (_, 2 | 3) | (TEXTS, _) => Self::Theirs,
             _ => Self::Function,
         }

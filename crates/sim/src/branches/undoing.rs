@@ -21,7 +21,7 @@ const RECENT: u64 = 12;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spaces {
     All,
-    /// Only the one whose past is retained.
+    /// Only the keyspace whose past is retained.
     Kept,
     /// All but that one.
     Others,

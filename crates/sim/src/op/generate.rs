@@ -605,7 +605,7 @@ impl Generator {
     }
 
     fn jump(&mut self) -> Op {
-        // Mostly within a day, which timestamps follow.
+        // Mostly within a day: timestamps follow such jumps of the clock.
         let reach: i64 = if self.random.chance(0.1) { 200_000_000_000 } else { 60_000_000 };
         Op::Jump { micros: self.below(2 * reach as u64) as i64 - reach }
     }

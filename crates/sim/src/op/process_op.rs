@@ -25,7 +25,7 @@ pub enum Act {
     Kill,
     /// The process is killed at this disk operation, counted from its next act.
     KillAt { after: u64 },
-    /// Is stopped at this operation of the disk in its next act.
+    /// The process is stopped at this disk operation in its next act.
     StopAt { after: u64 },
     /// The process is killed this many operations after this change of a file or a name, counted
     /// from its next act.
@@ -33,7 +33,7 @@ pub enum Act {
     /// The process is stopped this many operations after this change of a file or a name in its
     /// next act.
     StopAtChange { nth: u64, later: u64 },
-    /// Is killed when it reaches this border case for the n-th time in its next act.
+    /// The process is killed when it reaches this border case for the n-th time in its next act.
     KillAtBorder { border: u64, nth: u64 },
     /// Is stopped at that point.
     StopAtBorder { border: u64, nth: u64 },

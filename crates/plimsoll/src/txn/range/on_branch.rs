@@ -337,7 +337,7 @@ fn version_at(view: &Arc<View>, key: &[u8], at: Glsn) -> Result<Option<Found>> {
     Ok(Some(Found { key, glsn: hit.glsn(), encoded, view, at }))
 }
 
-/// The version of a found one's key up to `limit`.
+/// The version, up to `limit`, of the key that was found.
 fn up_to(committer: &Committer, found: Found, limit: Glsn) -> Result<Option<Found>> {
     if found.glsn <= limit {
         return Ok(Some(found));
