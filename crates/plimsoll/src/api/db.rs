@@ -11,7 +11,6 @@ mod refusals;
 mod upkeep;
 
 use std::fmt;
-use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -38,7 +37,6 @@ use crate::txn::transaction::Transaction;
 use crate::types::error::{Error, Result};
 use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
-use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
 use crate::types::options::Options;
 use crate::types::stats::Stats;
