@@ -461,7 +461,7 @@ impl Driver {
                 }
                 commit => done("read", commit)?,
             };
-            let commit = commit.ok_or_else(|| Failure::new(format!("{glsn} is no commit")))?;
+            let commit = commit.ok_or_else(|| Failure::new(format!("{glsn} is not a commit")))?;
             let micros = micros_of(commit.time());
             let micros = micros - micros % 1000;
             if done("metadata", commit.metadata())? == TIME_ADVANCED {

@@ -283,7 +283,7 @@ impl Driver {
     /// Notes a commit; returns its metadata.
     fn committed(&mut self, db: &Db, glsn: u64) -> Outcome<Vec<u8>> {
         let commit = done("read", db.log().commit(Glsn(glsn)))?;
-        let commit = commit.ok_or_else(|| Failure::new(format!("{glsn} is no commit")))?;
+        let commit = commit.ok_or_else(|| Failure::new(format!("{glsn} is not a commit")))?;
         let micros = micros_of(commit.time());
         self.model.note(glsn, micros - micros % 1000);
         if self.durability == Durability::Sync {

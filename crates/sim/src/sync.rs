@@ -380,7 +380,7 @@ impl Driver {
     ) -> Outcome<usize> {
         let db = self.stores[number].db().clone();
         let commit = done("read", db.log().commit(glsn))?;
-        let commit = commit.ok_or_else(|| Failure::new(format!("{glsn} is no commit")))?;
+        let commit = commit.ok_or_else(|| Failure::new(format!("{glsn} is not a commit")))?;
         let (contents, effects) = done("changes", Contents::read(&commit))?;
         let added = self.graph.add(parents, contents, &effects);
         let store = &mut self.stores[number];

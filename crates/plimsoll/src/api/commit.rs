@@ -448,7 +448,7 @@ impl fmt::Debug for Changes<'_> {
 /// assert_eq!((change.keyspace(), change.key()), (Some("films"), &b"metropolis"[..]));
 /// assert_eq!(change.value_len(), Some(3 << 20));
 /// let mut copy = Vec::new();
-/// let mut reader = change.value_reader()?.expect("it is no deletion");
+/// let mut reader = change.value_reader()?.expect("it is not a deletion");
 /// std::io::copy(&mut reader, &mut copy).expect("the disk is well");
 /// assert_eq!(copy.len(), 3 << 20);
 /// # Ok(())

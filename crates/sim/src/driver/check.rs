@@ -49,13 +49,14 @@ impl Driver {
             return Ok(String::new());
         }
         let opened = Db::open(self.world.store_path(), self.world.options().read_only(true));
-        let Some(db) = self.expect("opening the store to read beside the writer", opened)? else {
+        let Some(db) = self.expect("opening the store read-only while the writer has it open", \
+                                    opened)? else {
             return Ok(String::new());
         };
         let (newest, mut model) = (db.newest(), self.model.clone());
         ensure(model.may_end_at(newest.0), || {
             format!(
-                "a reader beside the writer begins at {newest}, but {} is acknowledged",
+                "a read-only process begins at {newest}, but {} is acknowledged",
                 model.acked()
             )
         })?;

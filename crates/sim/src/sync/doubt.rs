@@ -170,7 +170,7 @@ impl Driver {
             self.stores[number].has_ids = true;
             let Some(id) = id.filter(|id| self.graph.find(id).is_none()) else { continue };
             let commit = done("read", db.log().commit(glsn))?;
-            let commit = commit.ok_or_else(|| Failure::new(format!("{glsn} is no commit")))?;
+            let commit = commit.ok_or_else(|| Failure::new(format!("{glsn} is not a commit")))?;
             let (contents, effects) = done("changes", Contents::read(&commit))?;
             let fits = |parents: &&Vec<usize>| {
                 self.graph.id_with(&contents, parents) == Some(*id.as_bytes())

@@ -246,7 +246,8 @@ impl Driver {
             is_hurt |= store.is_down();
             disk.fail_no_read();
             store.db().refuse_after(u64::MAX, 0);
-            let is_poisoned = matches!(disturbance, TransferFault::Fault(victim) if *victim == number)
+            let is_victim = matches!(disturbance, TransferFault::Fault(victim) if *victim == number);
+            let is_poisoned = is_victim
                 && !disk.power_is_cut()
                 && !disk.has_failure_to_come()
                 && store.db().sync().is_err();
@@ -319,7 +320,7 @@ impl Driver {
             _ => ours,
         };
         let is_fast_forward = self.graph.contains(wanted, before);
-        ensure(is_fast_forward || exchange.is_forced, || "is no fast-forward".to_owned())?;
+        ensure(is_fast_forward || exchange.is_forced, || "is not a fast-forward".to_owned())?;
         let had: Vec<usize> = {
             let had = self.graph.contained(before);
             self.graph.contained(wanted).iter().filter(|it| !had.contains(it)).copied().collect()

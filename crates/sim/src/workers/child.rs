@@ -123,7 +123,7 @@ fn work(db: &Db, worker: u64, over: &AtomicBool) -> Result<std::result::Result<(
         if !is_right {
             let bytes = found.map_or(0, |found| found.len());
             return Ok(Err(format!(
-                "the value beside transfer {count} belongs to another one: {bytes} bytes"
+                "the value of transfer {count} belongs to another one: {bytes} bytes"
             )));
         }
         if over.load(Ordering::Acquire) {

@@ -85,7 +85,7 @@ impl<'a> Words<'a> {
                 change: match self.next()? {
                     "add" => Change::Add(self.number()?),
                     "if-absent" => Change::IfAbsent(self.content()?),
-                    word => return Err(format!("{word:?} is no update")),
+                    word => return Err(format!("{word:?} is not an update")),
                 },
             },
             "delete" => {
