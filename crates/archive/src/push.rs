@@ -1,4 +1,4 @@
-//! One pass: brings everything durable of a store into its archive.
+//! One pass: sends everything durable of a store to its archive.
 //!
 //! A pass lists the store's files under a hold ([`Db::files`]), sends those that the archive lacks,
 //! and then writes the next manifest. A file that never changes is sent once. Only the new part of

@@ -252,14 +252,14 @@ pub(crate) enum Command {
     Verify(Verify),
     /// Make a consistent copy of a store, also while it is in use
     Backup(Backup),
-    /// Send what is new in a store to an archive, once or until Ctrl-C; `restore` restores any
+    /// Send the new data of a store to an archive, once or until Ctrl-C; `restore` restores any
     /// moment
     Archive(Archive),
     /// Write a store as a stream: to another version or machine, into other tools
     Dump(Dump),
     /// Make a store of a dump, a backup or an archive
     Restore(Restore),
-    /// Make a sound store of everything that can be read of a damaged one
+    /// Build a sound store from everything readable in a damaged one
     Recover(Recover),
     /// Merge the runs of the index now
     Compact(Compact),

@@ -69,8 +69,8 @@ pub(crate) struct Inner {
     reclaimers: Mutex<Vec<Weak<dyn Reclaim>>>,
     /// Holders of memory that would otherwise be free.
     lenders: Mutex<Vec<Weak<dyn Reclaim>>>,
-    /// A forked child gives nothing back, because a thread that exists only in the parent may hold
-    /// the lock.
+    /// A forked child returns nothing, because a thread that exists only in the parent may hold the
+    /// lock.
     origin: Origin,
 }
 

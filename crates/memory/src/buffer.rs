@@ -166,8 +166,8 @@ impl<T: Copy> Buffer<T> {
         self.truncate(0);
     }
 
-    /// Gives all of its memory back. If it was charged to the budget, its next allocation is
-    /// charged too.
+    /// Releases all of its memory. If it was charged to the budget, its next allocation is charged
+    /// too.
     pub fn release(&mut self) {
         drop(self.take());
     }

@@ -79,7 +79,7 @@ impl Pieces {
         let chunk = inner.budget.take(inner.kind)?;
         let mut cuts = inner.lock();
         if let Some(piece) = inner.take_free(&mut cuts) {
-            // Another holder gave a piece back meanwhile. Do not cut the new chunk: a cut without a
+            // Another holder returned a piece meanwhile. Do not cut the new chunk: a cut without a
             // held piece would never release its chunk.
             drop(cuts);
             drop(chunk);

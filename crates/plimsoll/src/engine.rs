@@ -202,8 +202,8 @@ impl Engine {
 }
 
 impl Engine {
-    /// In a forked child, the threads of the parent do not exist, but may hold locks of all this or
-    /// be waited for.
+    /// In a forked child, the threads of the parent do not exist, so locks that they hold are never
+    /// released, and a wait for them would never end.
     fn leak(&mut self) {
         std::mem::forget((
             std::mem::take(&mut self.membership),

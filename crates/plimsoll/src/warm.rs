@@ -1,9 +1,9 @@
 //! Warm restart: the hot set of the last run is restored in the background after open, and never
 //! changes the result of a read.
 //!
-//! Beside the log and the index, the store's folder contains an *image* of the hot set (`warm/`):
-//! segments of at most 64 KiB, hottest first, each valid for a position in the log. It is a cache
-//! of a cache. It can be deleted at any time; the only cost is a colder start.
+//! In addition to the log and the index, the store's folder contains an *image* of the hot set
+//! (`warm/`): segments of at most 64 KiB, hottest first, each valid for a position in the log. It
+//! is a cache of a cache. It can be deleted at any time; the only cost is a colder start.
 //!
 //! ```text
 //! open    clear_ahead.rs: touches the memory that rows will take, until their restorer has ended
@@ -346,7 +346,7 @@ impl Core {
                 }
             };
         }
-        // Beside a writing process, the image may be newer than this process's view of the log.
+        // If another process writes, the image may be newer than this process's view of the log.
         if self.context.index.env.role().may_write()
             || !matches!(rejection, Rejection::Ahead { .. })
         {

@@ -33,12 +33,12 @@ pub struct BankReport {
 
 /// A value: an amount, and the write that made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamped {
+struct StampedAmount {
     amount: u64,
     stamp: u64,
 }
 
-impl Stamped {
+impl StampedAmount {
     fn bytes(self) -> [u8; 16] {
         let mut out = [0; 16];
         out[..8].copy_from_slice(&self.amount.to_le_bytes());
@@ -58,46 +58,46 @@ impl Stamped {
 }
 
 /// An error within a transaction.
-enum Trouble {
+enum TxError {
     Store(Error),
     Failure(Failure),
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for TxError {
     fn from(error: Error) -> Self {
         Self::Store(error)
     }
 }
 
-impl From<Failure> for Trouble {
+impl From<Failure> for TxError {
     fn from(failure: Failure) -> Self {
         Self::Failure(failure)
     }
 }
 
 /// A transaction that records its reads and writes.
-struct Noted<'a> {
+struct RecordingTx<'a> {
     tx: Transaction,
     keyspace: &'a Keyspace,
     stamps: &'a AtomicU64,
     notes: String,
 }
 
-impl Noted<'_> {
-    fn read(&mut self, key: &str) -> Result<Option<Stamped>, Trouble> {
+impl RecordingTx<'_> {
+    fn read(&mut self, key: &str) -> Result<Option<StampedAmount>, TxError> {
         let value = self.tx.get(self.keyspace, key.as_bytes())?;
-        let value = value.map(|bytes| Stamped::of(&bytes)).transpose()?;
+        let value = value.map(|bytes| StampedAmount::of(&bytes)).transpose()?;
         let _ = writeln!(self.notes, "r {key} {}", value.map_or(0, |value| value.stamp));
         Ok(value)
     }
 
     /// Reads every key that begins with `prefix`.
-    fn read_all(&mut self, prefix: &str) -> Result<Vec<Stamped>, Trouble> {
+    fn read_all(&mut self, prefix: &str) -> Result<Vec<StampedAmount>, TxError> {
         let mut all = Vec::new();
         let _ = write!(self.notes, "a {prefix}");
         let mut range = self.tx.prefix(self.keyspace, prefix.as_bytes())?;
         while let Some((key, value)) = range.advance()? {
-            let value = Stamped::of(value)?;
+            let value = StampedAmount::of(value)?;
             let _ = write!(self.notes, " {}={}", String::from_utf8_lossy(key), value.stamp);
             all.push(value);
         }
@@ -105,13 +105,13 @@ impl Noted<'_> {
         Ok(all)
     }
 
-    fn write(&mut self, key: &str, amount: u64) -> Result<(), Trouble> {
+    fn write(&mut self, key: &str, amount: u64) -> Result<(), TxError> {
         let stamp = self.stamps.fetch_add(1, Ordering::Relaxed) + 1;
         let _ = writeln!(self.notes, "w {key} {stamp} {amount}");
-        Ok(self.tx.put(self.keyspace, key.as_bytes(), &Stamped { amount, stamp }.bytes())?)
+        Ok(self.tx.put(self.keyspace, key.as_bytes(), &StampedAmount { amount, stamp }.bytes())?)
     }
 
-    fn commit(mut self) -> Result<u64, Trouble> {
+    fn commit(mut self) -> Result<u64, TxError> {
         self.tx.set_metadata(self.notes.as_bytes())?;
         Ok(self.tx.commit()?.0)
     }
@@ -145,10 +145,13 @@ impl Bank {
     }
 
     /// Runs a transaction until it commits without a conflict.
-    fn transact(&self, mut body: impl FnMut(&mut Noted<'_>) -> Result<(), Trouble>) -> Outcome {
+    fn transact(
+        &self,
+        mut body: impl FnMut(&mut RecordingTx<'_>) -> Result<(), TxError>,
+    ) -> Outcome {
         loop {
             let notes = String::new();
-            let mut tx = Noted {
+            let mut tx = RecordingTx {
                 tx: self.db.begin(),
                 keyspace: &self.keyspace,
                 stamps: &self.stamps,
@@ -160,13 +163,13 @@ impl Bank {
                     self.commits.fetch_add(1, Ordering::Relaxed);
                     return Ok(());
                 }
-                Err(Trouble::Store(Error::Conflict { .. })) => {
+                Err(TxError::Store(Error::Conflict { .. })) => {
                     self.conflicts.fetch_add(1, Ordering::Relaxed);
                 }
-                Err(Trouble::Store(error)) => {
+                Err(TxError::Store(error)) => {
                     return Err(Failure::new(format!("a transaction failed: {error} [{error:?}]")));
                 }
-                Err(Trouble::Failure(failure)) => return Err(failure),
+                Err(TxError::Failure(failure)) => return Err(failure),
             }
         }
     }
@@ -187,12 +190,12 @@ impl Bank {
     }
 
     /// All amounts below a prefix as of a snapshot.
-    fn amounts(&self, snapshot: &Snapshot, prefix: &str) -> Outcome<Vec<(Vec<u8>, Stamped)>> {
+    fn amounts(&self, snapshot: &Snapshot, prefix: &str) -> Outcome<Vec<(Vec<u8>, StampedAmount)>> {
         let failed = |error: Error| Failure::new(format!("reading at {}: {error}", snapshot.at()));
         let range = snapshot.prefix(&self.keyspace, prefix.as_bytes()).map_err(failed)?;
         range
             .map(|item| {
-                item.map_err(failed).and_then(|(key, value)| Ok((key, Stamped::of(&value)?)))
+                item.map_err(failed).and_then(|(key, value)| Ok((key, StampedAmount::of(&value)?)))
             })
             .collect()
     }
@@ -271,7 +274,7 @@ fn transfer(bank: &Bank, thread: u64) -> Outcome {
     Ok(())
 }
 
-fn move_money(tx: &mut Noted<'_>, from: u64, to: u64, amount: u64) -> Result<(), Trouble> {
+fn move_money(tx: &mut RecordingTx<'_>, from: u64, to: u64, amount: u64) -> Result<(), TxError> {
     let (from, to) = (format!("account/{from:03}"), format!("account/{to:03}"));
     let has = tx.read(&from)?.map_or(0, |value| value.amount);
     let gets = tx.read(&to)?.map_or(0, |value| value.amount);
@@ -305,7 +308,7 @@ fn audit(bank: &Bank, number: u64) -> Outcome {
 }
 
 /// The total at every moment equals the initial total, or zero before the accounts were opened.
-fn is_balanced(bank: &Bank, snapshot: &Snapshot) -> Outcome<Vec<(Vec<u8>, Stamped)>> {
+fn is_balanced(bank: &Bank, snapshot: &Snapshot) -> Outcome<Vec<(Vec<u8>, StampedAmount)>> {
     let accounts = bank.amounts(snapshot, "account/")?;
     let sum: u64 = accounts.iter().map(|(_, value)| value.amount).sum();
     let whole = sum == ACCOUNTS * OPENING_BALANCE && accounts.len() as u64 == ACCOUNTS;
@@ -371,7 +374,7 @@ fn somebody_is_on_call(bank: &Bank, glsn: u64) -> Outcome {
 /// Replays the log: each transaction read the values that earlier transactions wrote, and the store
 /// holds the last ones.
 fn check_history(bank: &Bank) -> Outcome {
-    let mut state: BTreeMap<String, Stamped> = BTreeMap::new();
+    let mut state: BTreeMap<String, StampedAmount> = BTreeMap::new();
     let newest = bank.db.newest();
     let failed = |glsn: u64| move |error: Error| Failure::new(format!("commit {glsn}: {error}"));
     for glsn in 1..=newest.0 {
@@ -404,7 +407,7 @@ fn check_history(bank: &Bank) -> Outcome {
 }
 
 /// Checks a transaction's notes and applies its writes to `state`. Returns the keys that it wrote.
-fn replay(state: &mut BTreeMap<String, Stamped>, notes: &str) -> Outcome<Vec<String>> {
+fn replay(state: &mut BTreeMap<String, StampedAmount>, notes: &str) -> Outcome<Vec<String>> {
     let wrong = |line: &str| Failure::new(format!("cannot parse its note {line:?}"));
     let before = state.clone();
     let mut written = Vec::new();
@@ -428,7 +431,10 @@ fn replay(state: &mut BTreeMap<String, Stamped>, notes: &str) -> Outcome<Vec<Str
                 same(format!("its reads below {prefix}"), &words[2..].join(" "), &now.join(" "))?;
             }
             ["w", key, _, _] => {
-                state.insert(key.to_owned(), Stamped { stamp: number(2)?, amount: number(3)? });
+                state.insert(
+                    key.to_owned(),
+                    StampedAmount { stamp: number(2)?, amount: number(3)? },
+                );
                 written.push(key.to_owned());
             }
             _ => return Err(wrong(line)),

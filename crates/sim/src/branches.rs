@@ -32,7 +32,7 @@ use plimsoll_disk::lying::{AtChange, Process};
 use plimsoll_disk::mutex::lock;
 use plimsoll_disk::random::Random;
 
-use crate::branches::checks::Held;
+use crate::branches::checks::ReadState;
 use crate::branches::histories::Hashes;
 use crate::branches::model::{
     Content, Effect, JSON, KEYS, MAIN, Model, NUMBERS, Place, SPACES, TEXTS, Writes,
@@ -76,36 +76,37 @@ pub fn workload(seed: u64, ops: usize) -> Vec<Op> {
 }
 
 /// Why a step did not end.
-enum Halt {
+enum StepError {
     /// A call failed, as it does after a crash.
     Call(Failure),
     /// The store differs from the model.
     Wrong(Failure),
 }
 
-impl From<Failure> for Halt {
+impl From<Failure> for StepError {
     fn from(failure: Failure) -> Self {
         Self::Wrong(failure)
     }
 }
 
-impl From<Halt> for Failure {
-    fn from(halt: Halt) -> Self {
-        match halt {
-            Halt::Call(failure) | Halt::Wrong(failure) => failure,
+impl From<StepError> for Failure {
+    fn from(error: StepError) -> Self {
+        match error {
+            StepError::Call(failure) | StepError::Wrong(failure) => failure,
         }
     }
 }
 
-type Step<T = ()> = Result<T, Halt>;
+type Step<T = ()> = Result<T, StepError>;
 
 /// The result of a call that fails only after a crash.
 fn done<T>(what: &str, result: plimsoll::Result<T>) -> Step<T> {
     let failed = |error| Failure::new(format!("{what} failed: {error} [{error:?}]"));
-    result.map_err(|error| Halt::Call(failed(error)))
+    result.map_err(|error| StepError::Call(failed(error)))
 }
 
-/// As [`done`], for work that another process may have to do, which may have no room for it.
+/// As [`done`], for work that another process may have to do, and that may fail there for lack of
+/// memory.
 fn upkeep<T>(what: &str, result: plimsoll::Result<T>) -> Step {
     match result {
         Err(Error::NotKeeper { .. }) => Ok(()),
@@ -120,7 +121,7 @@ fn time(micros: u64) -> SystemTime {
 
 /// The events while a process waits for another one: time passes, and the other does its background
 /// work.
-struct Crew {
+struct BackgroundPeers {
     clock: Arc<ManualClock>,
     /// The open stores.
     stores: Mutex<Vec<Option<Db>>>,
@@ -128,7 +129,7 @@ struct Crew {
     is_waiting: AtomicBool,
 }
 
-impl Crew {
+impl BackgroundPeers {
     fn set(&self, number: usize, db: Option<Db>) {
         lock(&self.stores)[number] = db;
     }
@@ -157,7 +158,7 @@ struct Member {
     spaces: Vec<Keyspace>,
     /// Branches that it keeps open, by their number in the model.
     handles: BTreeMap<usize, Branch>,
-    snapshots: Vec<(Snapshot, Held)>,
+    snapshots: Vec<(Snapshot, ReadState)>,
     /// Iterators, and the rows that are left.
     walks: Vec<checks::Walk>,
     txs: Vec<OpenTx>,
@@ -166,7 +167,7 @@ struct Member {
 /// A run.
 struct Driver {
     world: World,
-    crew: Arc<Crew>,
+    peers: Arc<BackgroundPeers>,
     /// `None`: the process is not open.
     members: Vec<Option<Member>>,
     durability: Durability,
@@ -197,7 +198,7 @@ impl Driver {
         }
         // A process sees the buffered commits of another only once they are durable.
         let durability = if count > 1 { Durability::Sync } else { world.setting.durability };
-        let crew = Arc::new(Crew {
+        let peers = Arc::new(BackgroundPeers {
             clock: Arc::clone(&world.clock),
             stores: Mutex::new(vec![None; count]),
             is_waiting: AtomicBool::new(false),
@@ -205,7 +206,7 @@ impl Driver {
         let members = (0..count).map(|_| None).collect();
         let mut driver = Self {
             world,
-            crew,
+            peers,
             members,
             durability,
             retention,
@@ -229,8 +230,8 @@ impl Driver {
             }
             let (process, disk) = self.world.disk.process(self.next_pid);
             self.next_pid += 1;
-            let crew = Arc::clone(&self.crew);
-            process.when_idle(move |patience| crew.wait(number, patience));
+            let peers = Arc::clone(&self.peers);
+            process.when_idle(move |patience| peers.wait(number, patience));
             let options = self.world.options().durability(self.durability);
             let options = options.retention(Retention::Latest).shared(self.members.len() > 1);
             let options = options.world(disk, Arc::clone(&self.world.clock) as _);
@@ -260,7 +261,7 @@ impl Driver {
             }
             self.model.cut_behind(newest);
             self.cut_watches();
-            self.crew.set(number, Some(db.clone()));
+            self.peers.set(number, Some(db.clone()));
             self.members[number] = Some(Member {
                 process,
                 db,
@@ -309,15 +310,15 @@ impl Driver {
 
     fn step(&mut self, random: &mut Random) -> Outcome {
         match self.act(random) {
-            Err(Halt::Call(_)) if self.is_down() => {}
+            Err(StepError::Call(_)) if self.is_down() => {}
             // What a killed process has read is unknown.
-            Err(Halt::Wrong(_)) if self.is_killed() => {}
+            Err(StepError::Wrong(_)) if self.is_killed() => {}
             ended => ended?,
         }
         while self.is_down() {
             match self.recover(random) {
-                Err(Halt::Call(_)) if self.is_down() => {}
-                Err(Halt::Wrong(_)) if self.is_killed() => {}
+                Err(StepError::Call(_)) if self.is_down() => {}
+                Err(StepError::Wrong(_)) if self.is_killed() => {}
                 ended => ended?,
             }
         }
@@ -434,7 +435,7 @@ impl Driver {
     fn acknowledge(&mut self, number: usize) -> Step {
         if self.member(number).process.is_dead() {
             // No process has seen it.
-            return Err(Halt::Call(Failure::new("the process is dead")));
+            return Err(StepError::Call(Failure::new("the process is dead")));
         }
         if self.durability == Durability::Sync {
             self.model.acked = self.model.acked.max(self.model.newest + 1);
@@ -460,7 +461,7 @@ impl Driver {
                 }
                 commit => done("read", commit)?,
             };
-            let commit = commit.ok_or_else(|| Failure::new(format!("{glsn} is no commit")))?;
+            let commit = commit.ok_or_else(|| Failure::new(format!("{glsn} is not a commit")))?;
             let micros = micros_of(commit.time());
             let micros = micros - micros % 1000;
             if done("metadata", commit.metadata())? == TIME_ADVANCED {
@@ -501,7 +502,7 @@ impl Driver {
     }
 
     fn take(&mut self, number: usize) -> Member {
-        self.crew.set(number, None);
+        self.peers.set(number, None);
         let mut member = self.members[number].take().expect("all are open");
         self.stop_watches(number);
         member.snapshots.clear();
@@ -602,8 +603,8 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // A store holds the process whose waits hold the crew.
-        (0..self.members.len()).for_each(|number| self.crew.set(number, None));
+        // A store holds the process whose waits hold the peers.
+        (0..self.members.len()).for_each(|number| self.peers.set(number, None));
     }
 }
 

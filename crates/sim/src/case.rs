@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::op::Op;
-use crate::op::generate::{Profile, among, generate};
+use crate::op::generate::{Profile, generate, process_ops};
 use crate::world::{Setting, World};
 use crate::{branches, expiry, sync};
 
@@ -126,7 +126,7 @@ impl Case {
     /// Its workload.
     pub fn workload(&self) -> Vec<Op> {
         match self.mode {
-            Mode::Members => return among::generate(self.seed, self.ops),
+            Mode::Members => return process_ops::generate(self.seed, self.ops),
             Mode::Expiry => return expiry::workload(self.seed, self.ops),
             Mode::Branches => return branches::workload(self.seed, self.ops),
             Mode::Sync => return sync::workload(self.seed, self.ops),

@@ -9,7 +9,6 @@
 //!   that contains everything acknowledged;
 //! - without faults on the disk, nothing may fail.
 
-mod amid;
 mod charges;
 mod check;
 mod cursors;
@@ -21,6 +20,7 @@ mod image;
 mod loads;
 mod merges;
 mod moments;
+mod nested;
 mod recover;
 mod removals;
 mod restore;
@@ -41,10 +41,10 @@ use std::time::Duration;
 use plimsoll::{CommitTicket, Db, Durability, Error, Glsn, Keyspace, Snapshot};
 use plimsoll_disk::clock::Clock;
 
-use crate::driver::amid::CommitAmid;
 use crate::driver::feeds::OpenFeed;
 use crate::driver::held::{OpenReader, OpenWalk};
 use crate::driver::loads::OpenLoad;
+use crate::driver::nested::NestedCommit;
 use crate::driver::transactions::OpenTx;
 use crate::failure::{Failure, Outcome, ensure, same};
 use crate::judge::{Judge, Place};
@@ -77,7 +77,7 @@ struct Excuses {
 
 /// How thoroughly the driver checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Care {
+pub struct CheckOptions {
     /// Verifies the store after each operation.
     pub verify_each: bool,
     /// Compares the whole store after every this many operations (0: only where the workload asks
@@ -102,10 +102,10 @@ pub struct Driver {
     feeds: BTreeMap<u8, OpenFeed>,
     loads: BTreeMap<u8, OpenLoad>,
     /// A commit that runs within the current operation.
-    commit_amid: Option<CommitAmid>,
+    nested_commit: Option<NestedCommit>,
     tickets: VecDeque<CommitTicket>,
     excuses: Excuses,
-    care: Care,
+    care: CheckOptions,
     /// Whether the outcome of a commit is unknown until the store is reopened.
     in_doubt: bool,
     /// Whether the store was closed cleanly, so that nothing can be lost.
@@ -121,7 +121,7 @@ pub struct Driver {
     clock_max_micros: u64,
     trim_asked: u64,
     backups: u32,
-    kept: Option<restore::Kept>,
+    kept: Option<restore::SavedState>,
     /// An earlier warm image.
     image: Option<image::Image>,
     warmed: Warmed,
@@ -146,7 +146,7 @@ impl Driver {
     ///
     /// # Errors
     /// It does not open.
-    pub fn open(world: World, care: Care) -> Outcome<Self> {
+    pub fn open(world: World, care: CheckOptions) -> Outcome<Self> {
         let mut driver = Self {
             world,
             model: Model::default(),
@@ -159,7 +159,7 @@ impl Driver {
             readers: BTreeMap::new(),
             feeds: BTreeMap::new(),
             loads: BTreeMap::new(),
-            commit_amid: None,
+            nested_commit: None,
             tickets: VecDeque::new(),
             excuses: Excuses { budget: care.may_refuse, ..Excuses::default() },
             care,
@@ -596,7 +596,7 @@ impl Driver {
 ///
 /// # Errors
 /// The store differs from the model.
-pub fn run(world: World, care: Care, ops: &[Op]) -> Outcome<Driver> {
+pub fn run(world: World, care: CheckOptions, ops: &[Op]) -> Outcome<Driver> {
     guarded(|| {
         let mut driver = Driver::open(world, care)?;
         driver.run(ops)?;

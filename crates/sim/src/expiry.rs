@@ -74,7 +74,8 @@ fn done<T>(what: &str, result: plimsoll::Result<T>) -> Outcome<T> {
     result.map_err(|error| Failure::new(format!("{what} failed: {error} [{error:?}]")))
 }
 
-/// As [`done`], for work that another process may have to do, which may have no room for it.
+/// As [`done`], for work that another process may have to do, and that may fail there for lack of
+/// memory.
 fn upkeep(what: &str, result: plimsoll::Result<()>) -> Outcome {
     match result {
         Err(Error::NotKeeper { .. }) => Ok(()),
@@ -89,7 +90,7 @@ fn time(micros: u64) -> SystemTime {
 
 /// The events while a process waits for another one: time passes, and the other does its background
 /// work.
-struct Crew {
+struct BackgroundPeers {
     clocks: Vec<Arc<ManualClock>>,
     /// The open stores.
     stores: Mutex<Vec<Option<Db>>>,
@@ -97,7 +98,7 @@ struct Crew {
     is_waiting: AtomicBool,
 }
 
-impl Crew {
+impl BackgroundPeers {
     fn set(&self, number: usize, db: Option<Db>) {
         lock(&self.stores)[number] = db;
     }
@@ -130,7 +131,7 @@ struct Member {
 struct Driver {
     world: World,
     /// Has the clock of each process; a clock outlives the process.
-    crew: Arc<Crew>,
+    peers: Arc<BackgroundPeers>,
     /// `None`: the process is not open.
     members: Vec<Option<Member>>,
     durability: Durability,
@@ -150,17 +151,18 @@ impl Driver {
         let durability = if clocks.len() > 1 { Durability::Sync } else { world.setting.durability };
         let members = clocks.iter().map(|_| None).collect();
         let stores = Mutex::new(clocks.iter().map(|_| None).collect());
-        let crew = Arc::new(Crew { clocks, stores, is_waiting: AtomicBool::new(false) });
+        let peers =
+            Arc::new(BackgroundPeers { clocks, stores, is_waiting: AtomicBool::new(false) });
         let mut driver =
-            Self { world, crew, members, durability, next_pid: 1, model: Model::default() };
+            Self { world, peers, members, durability, next_pid: 1, model: Model::default() };
         driver.open_all()?;
         Ok(driver)
     }
 
     fn options(&self, number: usize, disk: Arc<dyn Disk>) -> Options {
-        let clock = Arc::clone(&self.crew.clocks[number]);
+        let clock = Arc::clone(&self.peers.clocks[number]);
         let options = self.world.options().durability(self.durability);
-        options.shared(self.crew.clocks.len() > 1).world(disk, clock)
+        options.shared(self.peers.clocks.len() > 1).world(disk, clock)
     }
 
     /// Opens the store in each process that does not have it open.
@@ -171,15 +173,15 @@ impl Driver {
             }
             let (process, disk) = self.world.disk.process(self.next_pid);
             self.next_pid += 1;
-            let crew = Arc::clone(&self.crew);
-            process.when_idle(move |patience| crew.wait(number, patience));
+            let peers = Arc::clone(&self.peers);
+            process.when_idle(move |patience| peers.wait(number, patience));
             let options = self.options(number, disk);
             let db = done("open", Db::open(self.world.store_path(), options))?;
             let create = |(name, retention)| done("create", db.create_keyspace(name, retention));
             let spaces = SPACES.into_iter().map(create).collect::<Outcome<_>>()?;
             if self.model.newest == 0 {
                 // The commits that have created the keyspaces.
-                self.model.note(db.newest().0, self.crew.clocks[number].wall_micros());
+                self.model.note(db.newest().0, self.peers.clocks[number].wall_micros());
             }
             self.absorb_marks(&db)?;
             let newest = db.newest().0;
@@ -187,7 +189,7 @@ impl Driver {
                 format!("opened at {newest}, acknowledged {}", self.model.acked)
             })?;
             self.model.cut_behind(newest);
-            self.crew.set(number, Some(db.clone()));
+            self.peers.set(number, Some(db.clone()));
             let member = Member { process, db, spaces, snapshots: Vec::new() };
             self.members[number] = Some(member);
         }
@@ -204,7 +206,7 @@ impl Driver {
 
     /// The time by which a process judges the newest state, exact to some microseconds.
     fn now(&self, number: usize) -> u64 {
-        self.crew.clocks[number].wall_micros().max(self.model.last_micros())
+        self.peers.clocks[number].wall_micros().max(self.model.last_micros())
     }
 
     fn pass(&mut self, random: &mut Random) {
@@ -212,7 +214,7 @@ impl Driver {
             0 => 1000 * (1 + random.below(90)),
             _ => 1 + random.below(12),
         };
-        self.crew.clocks.iter().for_each(|clock| clock.advance(Duration::from_millis(millis)));
+        self.peers.clocks.iter().for_each(|clock| clock.advance(Duration::from_millis(millis)));
     }
 
     fn step(&mut self, random: &mut Random) -> Outcome {
@@ -227,7 +229,7 @@ impl Driver {
             20 => return self.work(number, random),
             21 => self.rest(number, random)?,
             22 if random.below(4) == 0 => self.member(number).db.drop_caches(),
-            // The next reads load pages, and so become rows.
+            // The next reads load pages, so that their values are cached as rows.
             22 if random.below(3) > 0 => self.member(number).db.drop_pages(),
             22 => done("memory", self.member(number).db.set_memory((16 + random.below(9)) << 20))?,
             23 => {
@@ -263,7 +265,7 @@ impl Driver {
     /// Lets the store be idle for a while.
     fn rest(&mut self, number: usize, random: &mut Random) -> Outcome {
         for _ in 0..16 {
-            self.crew.clocks.iter().for_each(|clock| clock.advance(Duration::from_secs(5)));
+            self.peers.clocks.iter().for_each(|clock| clock.advance(Duration::from_secs(5)));
             self.work(number, random)?;
         }
         Ok(())
@@ -281,7 +283,7 @@ impl Driver {
     /// Notes a commit; returns its metadata.
     fn committed(&mut self, db: &Db, glsn: u64) -> Outcome<Vec<u8>> {
         let commit = done("read", db.log().commit(Glsn(glsn)))?;
-        let commit = commit.ok_or_else(|| Failure::new(format!("{glsn} is no commit")))?;
+        let commit = commit.ok_or_else(|| Failure::new(format!("{glsn} is not a commit")))?;
         let micros = micros_of(commit.time());
         self.model.note(glsn, micros - micros % 1000);
         if self.durability == Durability::Sync {
@@ -299,7 +301,7 @@ impl Driver {
     }
 
     fn take(&mut self, number: usize) -> Member {
-        self.crew.set(number, None);
+        self.peers.set(number, None);
         self.members[number].take().expect("all are open")
     }
 
@@ -320,7 +322,7 @@ impl Driver {
     /// A clock is far ahead for a while, in which the store may be opened again, does background
     /// work, and nothing is committed. When it is right again, nothing is lost.
     fn lead(&mut self, number: usize, random: &mut Random) -> Outcome {
-        let clock = Arc::clone(&self.crew.clocks[number]);
+        let clock = Arc::clone(&self.peers.clocks[number]);
         let right = clock.wall_micros();
         let begun = clock.monotonic_nanos();
         // While processes wait for each other, time passes.
@@ -433,8 +435,8 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // A store holds the process whose waits hold the crew.
-        (0..self.members.len()).for_each(|number| self.crew.set(number, None));
+        // A store holds the process whose waits hold the peers.
+        (0..self.members.len()).for_each(|number| self.peers.set(number, None));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Runs with failing disks or too little memory.
 
 use crate::case::Case;
-use crate::driver::{Care, Driver, run};
+use crate::driver::{CheckOptions, Driver, run};
 use crate::failure::{Failure, Outcome};
 use crate::op::{Fault, Op};
 
@@ -10,7 +10,7 @@ use crate::op::{Fault, Op};
 /// # Errors
 /// The store differs from the model.
 pub fn run_faulty(case: &Case, ops: &[Op]) -> Outcome<Driver> {
-    run(case.world(), Care::default(), ops)
+    run(case.world(), CheckOptions::default(), ops)
 }
 
 /// Runs a workload that asks for more than the smallest budget. Operations may be refused, but
@@ -21,7 +21,7 @@ pub fn run_faulty(case: &Case, ops: &[Op]) -> Outcome<Driver> {
 pub fn run_short_of_memory(case: &Case, ops: &[Op]) -> Outcome<Driver> {
     let mut world = case.world();
     world.setting.memory_bytes = plimsoll::MIN_MEMORY_BYTES;
-    run(world, Care { may_refuse: true, ..Care::default() }, ops)
+    run(world, CheckOptions { may_refuse: true, ..CheckOptions::default() }, ops)
 }
 
 /// Makes the first sync at or after each operation of a workload fail, reopens the store a little
@@ -36,7 +36,7 @@ pub fn fail_each_sync(case: &Case, ops: &[Op]) -> Outcome {
         faulty.push(Op::Crash { again: 0 });
         faulty.insert((number + 4).min(ops.len()), Op::Reopen);
         faulty.insert(number, Op::Fault(Fault::Sync));
-        run(case.world(), Care::default(), &faulty).map_err(|failure| Failure {
+        run(case.world(), CheckOptions::default(), &faulty).map_err(|failure| Failure {
             message: format!("with a failed sync at operation {number}: {}", failure.message),
             ..failure
         })?;

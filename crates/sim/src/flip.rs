@@ -14,7 +14,7 @@ use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 
 use crate::content::Content;
-use crate::driver::{Care, Driver, compare, guarded, inspect};
+use crate::driver::{CheckOptions, Driver, compare, guarded, inspect};
 use crate::failure::{Failure, Outcome, ensure, same};
 use crate::model::{Entry, Model, Writes};
 use crate::op::Op;
@@ -23,7 +23,7 @@ use crate::world::{Setting, World};
 
 /// Counts of the outcomes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flips {
+pub struct FlipCounts {
     /// Bytes changed.
     pub bytes: u64,
     /// The store did not open.
@@ -154,7 +154,7 @@ impl ClosedStore {
     pub fn after(world: World, ops: &[Op], end: End) -> Outcome<Self> {
         let (mut earlier, mut sure) = (Vec::new(), 0);
         let driver = guarded(|| {
-            let mut driver = Driver::open(world, Care::default())?;
+            let mut driver = Driver::open(world, CheckOptions::default())?;
             let pieces = ops.chunks(ops.len().div_ceil(EARLIER).max(1));
             let last = pieces.len().saturating_sub(1);
             for (number, some) in pieces.enumerate() {
@@ -203,8 +203,8 @@ impl ClosedStore {
     ///
     /// # Errors
     /// A wrong answer, a lost commit, a panic: with the file, the offset and the mask.
-    pub fn flip(&self, choice: Choice, random: &mut Random) -> Outcome<Flips> {
-        let mut flips = Flips::default();
+    pub fn flip(&self, choice: Choice, random: &mut Random) -> Outcome<FlipCounts> {
+        let mut flips = FlipCounts::default();
         let mut number = 0;
         for (file, bytes) in &self.files {
             for offset in chosen(bytes, choice.filler_every) {
@@ -224,7 +224,7 @@ impl ClosedStore {
         Ok(flips)
     }
 
-    fn flip_one(&self, file: &Path, offset: u64, mask: u8, flips: &mut Flips) -> Outcome {
+    fn flip_one(&self, file: &Path, offset: u64, mask: u8, flips: &mut FlipCounts) -> Outcome {
         let world = self.world.copy();
         world
             .disk
@@ -235,7 +235,7 @@ impl ClosedStore {
     }
 
     /// Checks that a damaged copy of the store reports damage or answers right.
-    pub(crate) fn look(&self, world: &World, flips: &mut Flips) -> Outcome {
+    pub(crate) fn look(&self, world: &World, flips: &mut FlipCounts) -> Outcome {
         let excused = Cell::new(0u64);
         let excuse = |error: &Error| {
             let damage = is_damage(error);

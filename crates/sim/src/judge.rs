@@ -17,7 +17,7 @@ use plimsoll::{Db, Error, Glsn, Keyspace, Resident, ValueReader, VersionInfo};
 use crate::content::Content;
 use crate::failure::{Failure, Outcome, ensure, same};
 pub(crate) use crate::judge::feeds::only_deletes_ranges;
-pub(crate) use crate::judge::view::{Got, View, bound};
+pub(crate) use crate::judge::view::{ReadResult, View, bound};
 use crate::model::{Model, Version, Writes, space_name};
 use crate::op::{Edge, Get, Key, Span};
 
@@ -26,7 +26,7 @@ const TRIES: usize = 8;
 
 /// The result of a walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Walked {
+pub(crate) struct WalkResult {
     /// The last key returned.
     pub(crate) reached: Option<Key>,
     /// Whether the walk reached its end.
@@ -37,14 +37,14 @@ pub(crate) struct Walked {
 
 /// The parameters of a walk.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
+pub(crate) struct WalkOptions {
     pub(crate) reverse: bool,
     pub(crate) limit: u32,
     pub(crate) keys_only: bool,
-    pub(crate) amid: Option<u32>,
+    pub(crate) replace_after: Option<u32>,
 }
 
-impl Way {
+impl WalkOptions {
     /// Whether the rows are passed to a closure, instead of returned one by one.
     fn is_visit(self) -> bool {
         if self.limit == u32::MAX { self.reverse } else { self.limit % 3 == 1 }
@@ -52,7 +52,7 @@ impl Way {
 
     /// Over everything.
     pub(crate) fn whole(reverse: bool) -> Self {
-        Self { reverse, limit: u32::MAX, keys_only: false, amid: None }
+        Self { reverse, limit: u32::MAX, keys_only: false, replace_after: None }
     }
 }
 
@@ -117,7 +117,7 @@ impl Judge<'_> {
         place: Place<'_>,
         key: &[u8],
         how: Get,
-    ) -> Outcome<Got> {
+    ) -> Outcome<ReadResult> {
         let at = view.at();
         let what = || format!("get {} at {at} in {}", show(key), space_name(place.space));
         let own = view.own().and_then(|own| own.get(&(place.space, key.to_vec())));
@@ -126,45 +126,45 @@ impl Judge<'_> {
         match how {
             Get::Value => {
                 let Some(value) = self.settle(what, moment, view.get(place.keyspace, key))? else {
-                    return Ok(Got::Refused);
+                    return Ok(ReadResult::Refused);
                 };
                 is_value(what, value.as_deref(), wanted)?;
             }
             Get::Streamed => {
                 let answer = view.get_reader(place.keyspace, key);
                 let Some(reader) = self.settle(what, moment, answer)? else {
-                    return Ok(Got::Refused);
+                    return Ok(ReadResult::Refused);
                 };
-                let Some(bytes) = self.drain(what, reader)? else { return Ok(Got::Part) };
+                let Some(bytes) = self.drain(what, reader)? else { return Ok(ReadResult::Part) };
                 is_value(what, bytes.as_deref(), wanted)?;
             }
             Get::Lent | Get::Now => {
                 let answer = view.get_lent(place.keyspace, key);
                 let Some(value) = self.settle(what, moment, answer)? else {
-                    return Ok(Got::Refused);
+                    return Ok(ReadResult::Refused);
                 };
                 is_value(what, value.as_deref(), wanted)?;
             }
             Get::Resident => {
                 let answer = view.get_resident(place.keyspace, key);
                 let Some(found) = self.settle(what, moment, answer)? else {
-                    return Ok(Got::Refused);
+                    return Ok(ReadResult::Refused);
                 };
                 match found {
                     Resident::Value(value) => is_value(what, Some(&value), wanted)?,
                     Resident::Absent => is_value(what, None, wanted)?,
-                    Resident::NotResident => return Ok(Got::NotResident),
+                    Resident::NotResident => return Ok(ReadResult::NotResident),
                 }
             }
             Get::Contains => {
                 let Some(there) = self.settle(what, moment, view.contains(place.keyspace, key))?
                 else {
-                    return Ok(Got::Refused);
+                    return Ok(ReadResult::Refused);
                 };
                 same(what(), &there, &wanted.is_some())?;
             }
         }
-        Ok(Got::Answer)
+        Ok(ReadResult::Answer)
     }
 
     /// Reads one key at the newest moment, without a snapshot; returns whether all calls were
@@ -241,9 +241,9 @@ impl Judge<'_> {
         view: View<'_>,
         place: Place<'_>,
         span: &Span,
-        how: Way,
-    ) -> Outcome<Walked> {
-        let Way { reverse, limit, keys_only, amid } = how;
+        how: WalkOptions,
+    ) -> Outcome<WalkResult> {
+        let WalkOptions { reverse, limit, keys_only, replace_after } = how;
         let at = view.at();
         let what =
             || format!("walk {span} at {at} in {} (reverse: {reverse})", space_name(place.space));
@@ -252,7 +252,7 @@ impl Judge<'_> {
         if reverse {
             wanted.reverse();
         }
-        let mut walked = Walked::default();
+        let mut walked = WalkResult::default();
         let answer = view.walk(place.keyspace, span);
         let Some(mut range) = self.settle(what, Some((place.space, at)), answer)? else {
             walked.failed = true;
@@ -263,7 +263,7 @@ impl Judge<'_> {
         let mut wanted = wanted.into_iter();
         let mut rows = 0;
         // Compares a row with the next expected one.
-        let mut take = |walked: &mut Walked, key: &[u8], value: &[u8]| -> Outcome<()> {
+        let mut take = |walked: &mut WalkResult, key: &[u8], value: &[u8]| -> Outcome<()> {
             let wanted = wanted.next();
             same(
                 format!("{}: key", what()),
@@ -283,7 +283,7 @@ impl Judge<'_> {
         };
         let ended = if how.is_visit() {
             let visited = range.visit(|key, value| {
-                if amid == Some(rows) {
+                if replace_after == Some(rows) {
                     self.exchange_sources();
                 }
                 rows += 1;
@@ -306,7 +306,7 @@ impl Judge<'_> {
         } else {
             let mut ended = false;
             while rows < limit && !ended {
-                if amid == Some(rows) {
+                if replace_after == Some(rows) {
                     self.exchange_sources();
                 }
                 rows += 1;

@@ -21,7 +21,7 @@ use plimsoll::borders::{Border, counts};
 use plimsoll_disk::random::Random;
 use plimsoll_sim::case::{Case, Mode};
 use plimsoll_sim::failure::Failure;
-use plimsoll_sim::flip::{Choice, ClosedStore, Flips, PLAIN, RICH};
+use plimsoll_sim::flip::{Choice, ClosedStore, FlipCounts, PLAIN, RICH};
 use plimsoll_sim::kill::{Scenario, child};
 use plimsoll_sim::minimise::minimise;
 use plimsoll_sim::op::{Op, text};
@@ -276,7 +276,7 @@ fn flip(arguments: &Arguments) -> Result<bool, String> {
             println!("{}", failed(failure));
             Ok(false)
         }
-        Ok(Flips { bytes, refused, reported, harmless }) => {
+        Ok(FlipCounts { bytes, refused, reported, harmless }) => {
             let all: usize = store.files().map(|(_, bytes)| bytes).sum();
             println!(
                 "{bytes} of {all} bytes changed: {refused} refused at open, {reported} reported, \

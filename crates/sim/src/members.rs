@@ -1,10 +1,10 @@
 //! Several simulated processes that share a store on one simulated disk.
 //!
 //! Each process has its own handle of the store ([`life`]), and is killed, stopped, joins and
-//! leaves independently ([`seat`]); a power cut hits all of them. Only one process runs at a time,
+//! leaves independently ([`slot`]); a power cut hits all of them. Only one process runs at a time,
 //! and a stopped one is in the middle of an act, so that a seed replays a run. While a process
 //! waits for another, simulated time passes and the others run their background work
-//! ([`seat::Crew`]).
+//! ([`process_slot::BackgroundPeers`]).
 //!
 //! [`driver`] checks the guarantees: every process reads an acknowledged commit at once, in one
 //! order for all ([`model`]), and the commit survives kills and power cuts. [`kill_every`] kills
@@ -15,7 +15,7 @@ pub mod kill_every;
 mod life;
 mod model;
 mod notes;
-mod seat;
+mod process_slot;
 mod tags;
 
 use crate::driver::guarded;

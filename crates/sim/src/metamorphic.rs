@@ -12,7 +12,7 @@ use plimsoll::Durability;
 use plimsoll_disk::random::Random;
 
 use crate::case::Case;
-use crate::driver::{Care, Driver, Warmed, guarded};
+use crate::driver::{CheckOptions, Driver, Warmed, guarded};
 use crate::failure::{Failure, Outcome};
 use crate::op::Op;
 use crate::world::{Setting, World};
@@ -72,7 +72,7 @@ fn run_variant(seed: u64, variant: Variant, ops: &[Op]) -> Outcome<(Vec<String>,
     // Opening takes simulated time. Variants reopen at different rates, so hold the clock during an
     // open.
     let world = World { opening_takes: Duration::ZERO, ..World::new(seed, variant.setting) };
-    let mut driver = Driver::open(world, Care::default())?;
+    let mut driver = Driver::open(world, CheckOptions::default())?;
     let mut random = Random::new(seed);
     for (number, op) in ops.iter().enumerate() {
         if random.below(100) < variant.upkeep_percent {

@@ -9,9 +9,9 @@
 //! workload. An operation without a target (a transaction that is not open) does nothing; moments
 //! are relative to the newest one.
 
-pub mod among;
 pub mod generate;
 mod operands;
+pub mod process_op;
 pub mod text;
 mod within;
 
@@ -21,7 +21,7 @@ use crate::content::Content;
 pub use crate::op::operands::{
     Change, Edge, Fault, Get, Keep, Moment, Part, Reader, Removal, Span,
 };
-pub use crate::op::within::{Call, Deed, Feed, Within};
+pub use crate::op::within::{Call, Feed, NestedOp, Within};
 
 /// A key's bytes.
 pub type Key = Vec<u8>;
@@ -206,7 +206,7 @@ pub enum Op {
         /// Whether values are omitted.
         keys_only: bool,
         /// After this many keys the sources are replaced and the log is trimmed.
-        amid: Option<u32>,
+        replace_after: Option<u32>,
     },
     /// Begins a walk in a snapshot that stays open across other operations; an open one with this
     /// number is dropped.
@@ -249,12 +249,12 @@ pub enum Op {
         /// Number of bytes.
         bytes: u32,
     },
-    /// Runs an operation, and something else at a point within it, as another thread could.
-    Amid {
+    /// Runs an operation, and a nested one at a point within it, as another thread could.
+    WithNested {
         /// The point.
         at: Within,
-        /// The deed.
-        deed: Deed,
+        /// The nested operation.
+        nested: NestedOp,
         /// The operation.
         op: Box<Op>,
     },
@@ -527,7 +527,7 @@ pub enum Op {
     /// Sets the disk's faults.
     Fault(Fault),
     /// An act of one of several processes; ignored in a run with one process.
-    Among(among::Among),
+    OfProcess(process_op::ProcessOp),
     /// A step of a run with values that expire, chosen by this number; ignored in other runs.
     Timed(u64),
     /// A step of a run with branches, chosen by this number; ignored in other runs.
@@ -559,7 +559,7 @@ impl Op {
             | Op::Compress { space, .. }
             | Op::DropSpace { space } => Some(space),
             Op::FeedBegin { feed: Feed::Watch { space, .. }, .. } => Some(space),
-            Op::Amid { op, .. } | Op::Failing { op, .. } => op.space_mut(),
+            Op::WithNested { op, .. } | Op::Failing { op, .. } => op.space_mut(),
             _ => None,
         }
     }

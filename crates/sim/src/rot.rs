@@ -13,7 +13,7 @@ use plimsoll_disk::vfs::{Caching, Disk, Open};
 
 use crate::case::Case;
 use crate::failure::{Failure, Outcome};
-use crate::flip::{ClosedStore, Contents, End, Flips};
+use crate::flip::{ClosedStore, Contents, End, FlipCounts};
 use crate::op::Op;
 use crate::world::World;
 
@@ -33,12 +33,12 @@ const MOST_BLOCKS: u64 = 4;
 ///
 /// # Errors
 /// A wrong answer, a lost commit, a panic: with the damage.
-pub fn damage(case: &Case, ops: &[Op]) -> Outcome<Flips> {
+pub fn damage(case: &Case, ops: &[Op]) -> Outcome<FlipCounts> {
     // Alternate by seed, so that tests cover closed and killed stores.
     let end = if case.seed % 2 == 1 { End::Killed } else { End::Closed };
     let store = ClosedStore::after(case.world(), ops, end)?;
     let mut random = Random::new(case.seed ^ 0x0726_f2ad);
-    let mut flips = Flips::default();
+    let mut flips = FlipCounts::default();
     for number in 0..DAMAGES {
         let world = store.world();
         let twice = number % 5 == 4;

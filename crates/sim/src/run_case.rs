@@ -1,7 +1,7 @@
 //! Runs a case according to its mode.
 
 use crate::case::{Case, Mode};
-use crate::driver::{Care, Driver, run};
+use crate::driver::{CheckOptions, Driver, run};
 use crate::failure::Outcome;
 use crate::op::Op;
 use crate::{branches, crash, expiry, faults, members, metamorphic, rot, sync};
@@ -22,7 +22,7 @@ impl Case {
     pub fn run_workload(&self, ops: &[Op]) -> Outcome {
         let done = |_: Driver| ();
         match self.mode {
-            Mode::Model | Mode::Crash => run(self.world(), Care::default(), ops).map(done),
+            Mode::Model | Mode::Crash => run(self.world(), CheckOptions::default(), ops).map(done),
             Mode::EverySync => crash::cut_at_every_sync(self, ops).map(|_| ()),
             Mode::FailedReads | Mode::Flips | Mode::Full | Mode::FailedSyncs => {
                 faults::run_faulty(self, ops).map(done)

@@ -85,7 +85,7 @@ pub struct Report {
 
 /// The output of a child.
 #[derive(Debug, Default)]
-struct Heard {
+struct ChildOutput {
     /// The last acknowledged number of each writer.
     numbers: Vec<u64>,
     acknowledged: u64,
@@ -152,7 +152,7 @@ impl Stress {
         is_killed: bool,
         number: u64,
         samples: &mut Vec<Sample>,
-    ) -> Outcome<Heard> {
+    ) -> Outcome<ChildOutput> {
         let told = |error: std::io::Error| Failure::new(format!("the child: {error}"));
         let mut child = Command::new(&self.program)
             .args([
@@ -167,8 +167,10 @@ impl Stress {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(told)?;
-        let heard =
-            Arc::new(Mutex::new(Heard { numbers: vec![0; WRITERS as usize], ..Heard::default() }));
+        let heard = Arc::new(Mutex::new(ChildOutput {
+            numbers: vec![0; WRITERS as usize],
+            ..ChildOutput::default()
+        }));
         let out = child.stdout.take().ok_or_else(|| Failure::new("the child has no output"))?;
         let ears = Arc::clone(&heard);
         let listener = spawn("listener", move || listen(out, &ears)).map_err(told)?;
@@ -220,13 +222,13 @@ impl Stress {
 
 /// A measurement of a child's memory, and the time span in which it was taken (by the wall clock in
 /// microseconds).
-struct Look {
+struct MemorySample {
     from_micros: u64,
     to_micros: u64,
     resident_bytes: u64,
 }
 
-impl Look {
+impl MemorySample {
     /// Compares it with the largest budget that the child had in that span.
     fn beside(&self, budgets: &[(u64, u64)], clock: &SystemClock) -> Option<Sample> {
         let before = budgets.iter().rev().find(|(since, _)| *since <= self.from_micros);
@@ -245,7 +247,7 @@ fn watch(
     clock: &SystemClock,
     life: Duration,
     is_killed: bool,
-) -> Outcome<Vec<Look>> {
+) -> Outcome<Vec<MemorySample>> {
     let told = |error: std::io::Error| Failure::new(format!("the child: {error}"));
     let start = clock.monotonic_nanos();
     let (mut asked, mut looks) = (false, Vec::new());
@@ -253,7 +255,11 @@ fn watch(
         clock.sleep(LOOK);
         let from_micros = clock.wall_micros();
         if let Some(resident_bytes) = resident_bytes(child.id()) {
-            looks.push(Look { from_micros, to_micros: clock.wall_micros(), resident_bytes });
+            looks.push(MemorySample {
+                from_micros,
+                to_micros: clock.wall_micros(),
+                resident_bytes,
+            });
         }
         if let Some(status) = child.try_wait().map_err(told)? {
             ensure(asked && status.success(), || format!("the child exited by itself: {status}"))?;
@@ -275,7 +281,7 @@ fn watch(
     }
 }
 
-fn listen(out: ChildStdout, heard: &Mutex<Heard>) {
+fn listen(out: ChildStdout, heard: &Mutex<ChildOutput>) {
     for line in BufReader::new(out).lines().map_while(Result::ok) {
         let mut heard = lock(heard);
         let words: Vec<&str> = line.split(' ').collect();

@@ -32,7 +32,7 @@ use crate::driver::guarded;
 use crate::failure::{Failure, Outcome, ensure};
 use crate::op::Op;
 use crate::sync::contents::Contents;
-use crate::sync::doubt::Doubt;
+use crate::sync::doubt::UnknownEffect;
 use crate::sync::model::Graph;
 use crate::sync::state::{MAIN, NAMES};
 use crate::world::{Setting, World};
@@ -87,7 +87,7 @@ struct Store {
     /// The commits that it has or had.
     had: BTreeSet<usize>,
     /// The effect of a call that did not return.
-    doubt: Option<Doubt>,
+    doubt: Option<UnknownEffect>,
     /// Whether its ids were asked for.
     has_ids: bool,
     /// Whether a branch was deleted before that.
@@ -133,7 +133,7 @@ struct Driver {
     /// The retention of all keyspaces.
     retention: Retention,
     graph: Graph,
-    /// Numbers commits, so that no two are the same, and stores.
+    /// Numbers commits and stores, so that no two are the same.
     counter: u64,
 }
 
@@ -380,7 +380,7 @@ impl Driver {
     ) -> Outcome<usize> {
         let db = self.stores[number].db().clone();
         let commit = done("read", db.log().commit(glsn))?;
-        let commit = commit.ok_or_else(|| Failure::new(format!("{glsn} is no commit")))?;
+        let commit = commit.ok_or_else(|| Failure::new(format!("{glsn} is not a commit")))?;
         let (contents, effects) = done("changes", Contents::read(&commit))?;
         let added = self.graph.add(parents, contents, &effects);
         let store = &mut self.stores[number];

@@ -13,10 +13,10 @@
 
 pub mod child;
 pub mod deaths;
+pub mod environment;
+mod killable;
 pub mod lister;
-mod mortal;
 pub mod points;
-pub mod surroundings;
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -35,14 +35,14 @@ use plimsoll_disk::thread::spawn;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::failure::{Failure, Outcome, ensure};
-use crate::lists::check::{Checked, check};
+use crate::lists::check::{HistoryCounts, check};
 use crate::lists::history::{Transaction, read_lines};
 use crate::workers::child::{ACCOUNTS, OPENING_BALANCE, burst_fits, count_of, sum};
 use crate::workers::deaths::{Deaths, Planned, parse_point_line};
+use crate::workers::environment::Environment;
+use crate::workers::killable::KillableDisk;
 use crate::workers::lister::lists_in;
-use crate::workers::mortal::MortalDisk;
-use crate::workers::points::{Doing, Fate};
-use crate::workers::surroundings::Surroundings;
+use crate::workers::points::{Activity, EndState};
 
 /// The work of the workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub struct Workers {
     /// The binaries that can be a worker, used in turn.
     pub programs: Vec<PathBuf>,
     /// The environment of each worker.
-    pub surroundings: Surroundings,
+    pub environment: Environment,
     /// An empty folder.
     pub dir: PathBuf,
     /// Number of concurrent workers.
@@ -95,7 +95,7 @@ pub struct Report {
     /// maximum and the 99th percentile.
     pub stalls_millis: (u64, u64),
     /// With [`Work::Lists`]: counts of the checked history.
-    pub checked: Checked,
+    pub checked: HistoryCounts,
     /// The points at which workers killed themselves, including earlier runs.
     pub deaths: Deaths,
 }
@@ -118,26 +118,26 @@ pub(crate) fn options() -> Options {
 
 /// Opens the store as one of several processes. A worker with a chosen point verifies the store
 /// first, and may be killed from here on.
-fn open_among_others(store: &Path, fate: Option<&Arc<Fate>>) -> Result<Db, String> {
+fn open_among_others(store: &Path, end_state: Option<&Arc<EndState>>) -> Result<Db, String> {
     let failed = |error: plimsoll::Error| format!("open: {error} [{error:?}]");
     let options = options().shared(true);
-    let Some(fate) = fate else { return Db::open(store, options).map_err(failed) };
+    let Some(end_state) = end_state else { return Db::open(store, options).map_err(failed) };
     // Small sizes, so that even a worker of few commits begins a segment, flushes, merges, and
     // trims the log.
     let options = options.memtable_bytes(64 << 10).segment_bytes(64 << 10);
-    let disk = MortalDisk::new(Arc::new(OsDisk::new()), Arc::clone(fate));
+    let disk = KillableDisk::new(Arc::new(OsDisk::new()), Arc::clone(end_state));
     let db = Db::open(store, options.world(Arc::new(disk), Arc::new(SystemClock::new())))
         .map_err(failed)?;
-    fate.does(Doing::Verifying);
+    end_state.does(Activity::Verifying);
     let report = db.verify(&mut |_| {}).map_err(|error| format!("verify: {error} [{error:?}]"))?;
-    fate.does(Doing::Working);
+    end_state.does(Activity::Working);
     if report.problems.is_empty() { Ok(db) } else { Err(format!("verify: {:?}", report.problems)) }
 }
 
 /// Closes the store.
-fn leave(db: Db, fate: Option<&Arc<Fate>>) -> Result<(), String> {
-    if let Some(fate) = fate {
-        fate.does(Doing::Leaving);
+fn leave(db: Db, end_state: Option<&Arc<EndState>>) -> Result<(), String> {
+    if let Some(end_state) = end_state {
+        end_state.does(Activity::Leaving);
     }
     db.close().map_err(|error| format!("close: {error}"))
 }
@@ -175,7 +175,7 @@ pub(crate) struct WorkerOutput {
 
 pub(crate) struct Running {
     child: Child,
-    surroundings: Surroundings,
+    environment: Environment,
     output: Arc<Mutex<WorkerOutput>>,
     lines: JoinHandle<()>,
     complaints: JoinHandle<String>,
@@ -187,11 +187,11 @@ impl Running {
         store: &Path,
         number: u64,
         work: Work,
-        surroundings: Surroundings,
+        environment: Environment,
         end: Option<&Planned>,
         clock: &Arc<SystemClock>,
     ) -> Outcome<Self> {
-        let mut command = surroundings.command(program, number);
+        let mut command = environment.command(program, number);
         command.args(["workers", "--worker", &number.to_string(), "--dir"]).arg(store);
         if work == Work::Lists {
             command.arg("--lists");
@@ -238,7 +238,7 @@ impl Running {
             spawn("complaints", move || std::io::read_to_string(stderr).unwrap_or_default());
         Ok(Self {
             child,
-            surroundings,
+            environment,
             output,
             lines: lines.map_err(of_worker)?,
             complaints: complaints.map_err(of_worker)?,
@@ -251,7 +251,7 @@ impl Running {
 
     fn signal(&self, signal: Signal) -> Outcome {
         // The worker has not begun yet.
-        let Some(pid) = self.surroundings.pid_of(self.child.id()) else { return Ok(()) };
+        let Some(pid) = self.environment.pid_of(self.child.id()) else { return Ok(()) };
         let pid =
             i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| of_worker("no id"))?;
         kill_process(pid, signal).map_err(of_worker)
@@ -295,7 +295,7 @@ impl Workers {
     /// # Errors
     /// An acknowledged transfer is lost, a sum is wrong, a worker fails, or the store is damaged.
     pub fn run(&self) -> Outcome<Report> {
-        self.surroundings.prepare(&self.dir)?;
+        self.environment.prepare(&self.dir)?;
         let mut judge = Judge::new(self.workers);
         match &self.at_points {
             Some(before) => self.kill_at_points(before, &mut judge)?,
@@ -321,7 +321,7 @@ impl Workers {
             &self.store(),
             number as u64,
             self.work,
-            self.surroundings,
+            self.environment,
             end,
             clock,
         )
@@ -441,7 +441,7 @@ pub(crate) fn look(store: &Path, acknowledged: &[u64]) -> Outcome<Vec<u64>> {
 }
 
 /// Opens the store alone and checks that the printed history agrees with it.
-fn look_at_lists(store: &Path, history: &[Transaction]) -> Outcome<Checked> {
+fn look_at_lists(store: &Path, history: &[Transaction]) -> Outcome<HistoryCounts> {
     let db = Db::open(store, options()).map_err(failed("the store does not open"))?;
     let checked = check(history, &lists_in(&db).map_err(failed("lists"))?)?;
     verify_and_close(db)?;

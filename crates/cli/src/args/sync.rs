@@ -33,8 +33,8 @@ PLIMSOLL_ALLOW_EXEC is 1, because such an address can do whatever you can. A pat
 before its first `/` must begin with ./.
 
 The other store must be writable, because the ids of its commits are kept there. It may be open in \
-other processes that share it; --wait also waits for it. A folder takes 32 MiB of memory, beside \
---memory.
+other processes that share it; --wait also waits for it. A folder takes 32 MiB of memory, in \
+addition to --memory.
 
 Examples:
   plimsoll clone /srv/hub.plimsoll demo.plimsoll

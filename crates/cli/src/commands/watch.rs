@@ -67,7 +67,7 @@ pub(crate) fn run(globals: &Globals, args: Watch, output: &mut Output) -> Outcom
             Waited::Interrupted => return Ok(Exit::Interrupted),
             Waited::ReaderLeft => return Err(Failure::ReaderLeft),
         }
-        // Beside a continuous writer, leave it half of the time.
+        // If another process writes continuously, leave it half of the time.
         let idle = clock.monotonic_nanos().saturating_sub(ended);
         clock.sleep(Duration::from_nanos((ended - begun).saturating_sub(idle)));
     }

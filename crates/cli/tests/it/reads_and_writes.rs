@@ -406,7 +406,7 @@ fn values_expire_as_the_commands_say() {
         run(command).fails(1, &["`d`"]);
     }
     run(&["expire", &store, "d", "1m"]).fails(1, &["`d` has no value"]);
-    run(&["put", &store, "d", "1", "--ttl", "0s"]).fails(2, &["at least one microsecond"]);
+    run(&["put", &store, "d", "1", "--ttl", "0s"]).fails(2, &["at least 1 µs"]);
     run(&["put", &store, "e", "1", "--ttl", "1us"]).ok();
     run(&["get", &store, "e"]).fails(1, &["no key `e`"]);
     let lines = b"put f 1 --ttl 3m\nput g 1\nexpire g 4m\nput h 1 --ttl 3m\npersist h\n";

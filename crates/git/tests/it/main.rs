@@ -8,6 +8,7 @@
 
 mod comparison;
 mod continues;
+mod export_again;
 mod history;
 mod holes;
 mod repository;

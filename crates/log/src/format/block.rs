@@ -298,7 +298,7 @@ mod tests {
             }
         }
         assert!(!blank_damage(&mut vec![7; BLOCK_BYTES], 1, SEED, 3), "no fragment is sound");
-        assert!(!blank_damage(&mut vec![0; BLOCK_BYTES], 1, SEED, 3), "zeros are no fragment");
+        assert!(!blank_damage(&mut vec![0; BLOCK_BYTES], 1, SEED, 3), "zeros are not a fragment");
         assert!(!blank_damage(&mut block[..100], 1, SEED, 3), "a part of a block");
     }
 }

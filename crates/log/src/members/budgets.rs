@@ -238,7 +238,7 @@ mod tests {
             Self { disk: LyingDisk::new(1), clock }
         }
 
-        /// A member that has joined as far as its memory.
+        /// A member that has joined up to the point where it gets its memory.
         fn enter(&self, pid: u32, is_first: bool) -> (Process, Members) {
             let (process, disk) = self.disk.process(pid);
             let timeout = Duration::from_secs(10);
@@ -263,7 +263,7 @@ mod tests {
         let (around, seen, three) = (Arc::clone(&world), AtomicU64::new(0), OnceLock::new());
         process.when_idle(move |time| {
             around.clock.advance(time);
-            // The first member looks at its share until nothing wakes it any more.
+            // The first member checks its share until nothing wakes it any more.
             while seen.swap(one.table.state(), Ordering::SeqCst) < one.table.state() {
                 let (has, share) = (SlotWord::Budget, one.budgets.memory_share().unwrap());
                 if share < one.budgets.budget_word(one.table.slot, has) {

@@ -84,7 +84,7 @@ impl WaitQueue {
     }
 
     /// Calls `attempt`. If it is refused for lack of memory, asks for `relief` and retries whenever
-    /// memory was returned, until it succeeds, fails for another reason, or the limits ends.
+    /// memory was returned, until it succeeds, fails for another reason, or the limit is reached.
     ///
     /// # Errors
     /// The error of the last attempt.

@@ -7,7 +7,7 @@
 //! a bucket, and the fingerprint a second one; a key is in one of the two. Buckets do not depend on
 //! the page, so a slot can move to another page without its key. If both buckets of a key are full,
 //! one of their entries moves to its other bucket. A page whose contents fit into its neighbours
-//! gives its segment back.
+//! returns its segment.
 //!
 //! Invariants:
 //! 1. Slots are written under the cache's lock, with one exception: a reader may count a touch in a

@@ -509,7 +509,7 @@ mod tests {
                 .count() as u64;
             assert!(
                 others * 1000 <= looks * most,
-                "{others} false positives in {looks} look-ups beside {entries} entries"
+                "{others} false positives in {looks} look-ups with {entries} entries"
             );
             fingerprints.clear();
             assert!(!(0..entries).any(|number| fingerprints.may_have(fingerprint(number))));

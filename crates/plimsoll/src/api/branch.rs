@@ -237,7 +237,7 @@ impl Branch {
         self.transact(|tx| tx.expire_at(keyspace, &key, at))
     }
 
-    /// Lets the value of a key last; returns whether the key has a value.
+    /// Removes the expiry of a key's value; returns whether the key has a value.
     ///
     /// # Errors
     /// As for [`Transaction::persist`] and [`Branch::transact`].

@@ -35,7 +35,7 @@ impl Branch {
     /// # }
     /// ```
     ///
-    /// Of a long lineage, only the chains that wrote the key are visited.
+    /// In a long lineage, only the chains that wrote the key are visited.
     ///
     /// # Errors
     /// As for [`Db::history`](crate::Db::history);

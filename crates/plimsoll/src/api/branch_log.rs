@@ -153,7 +153,7 @@ pub struct BranchLog {
 }
 
 impl BranchLog {
-    /// Continues with the commits up to this one, if they are next anyway or later.
+    /// Skips the commits after this one. Has no effect if they were passed already.
     #[must_use = "it returns the new iterator"]
     pub fn up_to(mut self, glsn: Glsn) -> Self {
         self.next = self.next.min(glsn);

@@ -15,9 +15,8 @@ use crate::types::invalid_input::InvalidInput;
 
 /// A branch of a store: main, or one that was created by [`Db::create_branch`]. Cheap to clone.
 ///
-/// While it exists, the moments at which its branch and those before it left their parents stay
-/// readable. When the branch is deleted, it fails with
-/// [`InvalidInput::NoBranch`](crate::InvalidInput::NoBranch).
+/// While it exists, the forks of its branch and of the branch's ancestors stay readable. When the
+/// branch is deleted, it fails with [`InvalidInput::NoBranch`](crate::InvalidInput::NoBranch).
 #[derive(Clone)]
 pub struct Branch {
     pub(crate) db: Db,
@@ -147,8 +146,8 @@ impl Branch {
         chain(self) == chain(other)
     }
 
-    /// Whether it sees the commits of a chain up to `at`: the chain is its own, or one that it
-    /// descends from, and was left no earlier.
+    /// Whether it sees the commits of a chain up to `at`: the chain is its own, or an ancestor that
+    /// its lineage left at `at` or later.
     pub(crate) fn sees(&self, chain: u32, at: Glsn) -> bool {
         match &self.lens {
             None => chain == MAIN_CHAIN,
@@ -159,7 +158,7 @@ impl Branch {
         }
     }
 
-    /// Its present name, its parent, and where it left that; `None` for main.
+    /// Its present name, its parent, and its fork; `None` for main.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {

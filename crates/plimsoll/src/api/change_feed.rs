@@ -187,7 +187,7 @@ impl Follows for Commits {
         let moment = self.position.store.open_newest();
         let at = moment.readable()?.glsn;
         match lens.check_exists(&self.position.store.reader, at) {
-            // The deletion is behind all commits of the branch.
+            // The deletion comes after all commits of the branch.
             Err(gone @ Error::InvalidInput(InvalidInput::NoBranch { .. })) => {
                 self.next_before(at.next())?.map_or(Err(gone), |commit| Ok(Some(commit)))
             }

@@ -137,7 +137,7 @@ impl Commit {
         let Writes::Operations(mut operations) = Payload::decode(&self.entry)?.writes else {
             return Ok(false);
         };
-        // A commit that merges branches only records that there.
+        // A merge of branches writes only the record of the merge to this keyspace.
         Ok(operations.next()?.is_some_and(|operation| {
             let key = IndexKey::new(operation.key);
             key.is_in(BRANCHES) && decode_merge_key(key.user_key()).is_none()
@@ -241,8 +241,7 @@ impl Commit {
         self.changes_in(false)
     }
 
-    /// As [`Commit::changes`]; those on branches have the keys and values under which they are
-    /// stored.
+    /// As [`Commit::changes`]; those on branches have their stored keys and values.
     pub(crate) fn stored_changes(&self) -> Result<Changes<'_>> {
         self.changes_in(true)
     }
@@ -449,7 +448,7 @@ impl fmt::Debug for Changes<'_> {
 /// assert_eq!((change.keyspace(), change.key()), (Some("films"), &b"metropolis"[..]));
 /// assert_eq!(change.value_len(), Some(3 << 20));
 /// let mut copy = Vec::new();
-/// let mut reader = change.value_reader()?.expect("it is no deletion");
+/// let mut reader = change.value_reader()?.expect("it is not a deletion");
 /// std::io::copy(&mut reader, &mut copy).expect("the disk is well");
 /// assert_eq!(copy.len(), 3 << 20);
 /// # Ok(())

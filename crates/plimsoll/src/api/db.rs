@@ -1,33 +1,30 @@
 //! The public handle of a store. Each method forwards to the file that does the work.
+//!
+//! The methods are grouped by concern: this file has opening and closing, transactions, reads and
+//! the state of the store; [`changes`] has single changes of keys, [`keyspaces`] the keyspaces,
+//! [`upkeep`] checks and copies of the whole store.
 
+mod changes;
+mod keyspaces;
 #[cfg(test)]
 mod refusals;
+mod upkeep;
 
 use std::fmt;
-use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_log::glsn::Glsn;
 
-use crate::api::admin::backup::{self, BackupReport};
-use crate::api::admin::backup_options::BackupOptions;
-use crate::api::admin::dump::{self, DumpOptions, DumpReport};
-use crate::api::admin::files::{self, FileScope, LogPosition, StoreFile};
 use crate::api::admin::members::MemberInfo;
-use crate::api::admin::recover::{self, RecoverReport};
-use crate::api::admin::restore::{self, RestoreReport};
-use crate::api::admin::verify::{self, VerifyProgress, VerifyReport};
 use crate::api::change_feed::Commits;
 use crate::api::diff::Diff;
 use crate::api::history::History;
 use crate::api::log::Log;
-use crate::api::sizes::{self, KeyspaceSize};
 use crate::api::snapshot::{Moment, Snapshot};
 use crate::engine::Engine;
 use crate::engine::collect_stats;
-use crate::engine::keyspace_commits;
 use crate::engine::memory;
 use crate::engine::open;
 use crate::engine::shared::requests;
@@ -35,18 +32,13 @@ use crate::engine::shared::requests;
 use crate::engine::work_steps;
 use crate::read::resident::Resident;
 use crate::read::span::Span;
-use crate::txn::bulk_load::BulkLoad;
-use crate::txn::range_deletes::Reads;
 use crate::txn::retry;
 use crate::txn::transaction::Transaction;
-use crate::types::compression::Compression;
 use crate::types::error::{Error, Result};
 use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
-use crate::types::key_range::KeyRange;
-use crate::types::keyspaces::{DropReport, Keyspace, KeyspaceInfo};
+use crate::types::keyspaces::Keyspace;
 use crate::types::options::Options;
-use crate::types::retention::Retention;
 use crate::types::stats::Stats;
 use crate::types::value::Value;
 
@@ -125,32 +117,6 @@ impl Db {
         Self::open("/store", Options { disk: Arc::new(MemDisk::new()), warm: false, ..options })
     }
 
-    /// Builds a consistent store at `dest` from everything readable in the store at `path`, which
-    /// is left unchanged, and reports the losses. `dest` must not exist, or be an empty folder.
-    /// Entries keep their GLSNs and times; sound files are hard-linked where possible. `progress`
-    /// receives the bytes read of the log, and their total.
-    ///
-    /// # Errors
-    /// [`crate::Error::Locked`]; [`crate::Error::InvalidInput`] if `dest` is in use or inside the
-    /// store; [`crate::Error::Corrupt`] if nothing can be read; disk errors, the budget. Then there
-    /// is no store at `dest`.
-    pub fn recover(
-        path: impl AsRef<Path>,
-        dest: impl AsRef<Path>,
-        options: Options,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<RecoverReport> {
-        recover::recover(path.as_ref(), dest.as_ref(), options, progress)
-    }
-
-    /// Reports what [`Db::recover`] would lose, without writing anything.
-    ///
-    /// # Errors
-    /// As for [`Db::recover`].
-    pub fn recover_dry_run(path: impl AsRef<Path>, options: Options) -> Result<RecoverReport> {
-        recover::dry_run(path.as_ref(), options)
-    }
-
     /// Closes the store for all clones and releases the folder. Memtables are flushed to runs,
     /// unless they are so small that the next open replays them from the log within milliseconds.
     /// Not needed for safety.
@@ -159,141 +125,6 @@ impl Db {
     /// Disk errors. Acknowledged commits are safe in the log even then.
     pub fn close(self) -> Result<()> {
         self.store.close()
-    }
-
-    /// Returns the keyspace with this name, creating it (by a commit) if it does not exist.
-    /// "default" always exists.
-    ///
-    /// # Errors
-    /// The name is invalid, the keyspace does not exist and the store is read-only, or the commit
-    /// fails.
-    pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
-        keyspace_commits::open(&self.store, name)
-    }
-
-    /// Returns the keyspace with this name, or the last one that had it if it was dropped; creates
-    /// none. `None` if there never was one. A dropped keyspace is empty now; [`Db::history`],
-    /// [`Db::diff`] and snapshots of earlier moments read its past.
-    ///
-    /// # Errors
-    /// The name is invalid, or the store is closed.
-    pub fn find_keyspace(&self, name: &str) -> Result<Option<Keyspace>> {
-        keyspace_commits::find(&self.store, name)
-    }
-
-    /// Returns the keyspace with this name, creating it with this `retention` if it does not exist.
-    ///
-    /// # Errors
-    /// As for [`Db::keyspace`]; [`crate::Error::InvalidInput`] if the keyspace exists with another
-    /// retention, which is left unchanged.
-    pub fn create_keyspace(&self, name: &str, retention: Retention) -> Result<Keyspace> {
-        keyspace_commits::create(&self.store, name, retention)
-    }
-
-    /// Changes which past versions a keyspace keeps, by a commit. With a shorter retention, merges
-    /// of runs drop the versions it no longer covers; a longer one does not bring dropped versions
-    /// back.
-    ///
-    /// # Errors
-    /// The handle belongs to another store or opening, the store is read-only, or the commit fails.
-    pub fn set_retention(&self, keyspace: &Keyspace, retention: Retention) -> Result<()> {
-        keyspace_commits::set_retention(&self.store, keyspace, retention)
-    }
-
-    /// Changes how values of a keyspace are compressed, by a commit. It applies to values that are
-    /// put from then on; those that exist stay as they are.
-    ///
-    /// # Errors
-    /// As for [`Db::set_retention`]; [`crate::Error::InvalidInput`] for a level of zstd that does
-    /// not exist, and for zstd in a build without it.
-    pub fn set_compression(&self, keyspace: &Keyspace, compression: Compression) -> Result<()> {
-        keyspace_commits::set_compression(&self.store, keyspace, compression)
-    }
-
-    /// Deletes a keyspace with all its keys, in one commit. The name becomes free; the id is never
-    /// reused. Puts through remaining handles are rejected, and open transactions that put into the
-    /// keyspace are rejected when they commit. [`Snapshot::keyspace`] still reads earlier moments
-    /// of the keyspace, as far back as its retention allows: with [`Retention::Forever`], all of
-    /// them. [`Db::forget_keyspace`] frees its space instead.
-    ///
-    /// # Errors
-    /// The keyspace is the default one or was dropped already, the handle belongs to another store
-    /// or opening, the store is read-only, or the commit fails.
-    pub fn drop_keyspace(&self, keyspace: &Keyspace) -> Result<DropReport> {
-        keyspace_commits::drop_keyspace(&self.store, keyspace)
-    }
-
-    /// As [`Db::drop_keyspace`], but the keyspace's past is not kept, whatever its retention:
-    /// merges of runs free its space.
-    ///
-    /// ```
-    /// # fn main() -> plimsoll::Result<()> {
-    /// # use plimsoll::*;
-    /// # let db = Db::in_memory(Options::new().memory_bytes(16 << 20))?;
-    /// let sessions = db.create_keyspace("sessions", Retention::Forever)?;
-    /// db.put(&sessions, "a", "one")?;
-    /// assert_eq!(db.forget_keyspace(&sessions)?.keys, 1);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As for [`Db::drop_keyspace`]. Then nothing has changed, including the retention.
-    pub fn forget_keyspace(&self, keyspace: &Keyspace) -> Result<DropReport> {
-        keyspace_commits::forget_keyspace(&self.store, keyspace)
-    }
-
-    /// All keyspaces, sorted by name.
-    pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
-        // If newer commits cannot be applied, returns the keyspaces that are known.
-        let _ = self.store.committer.fresh();
-        let all = self.store.reader.keyspaces.all();
-        all.iter()
-            .map(|(name, record)| KeyspaceInfo {
-                name: name.to_string(),
-                retention: record.retention,
-                compression: record.compression,
-                ttl: record.ttl,
-            })
-            .collect()
-    }
-
-    /// Returns the current size of a keyspace. Counts up to `keys_max` keys and estimates the rest;
-    /// [`KeyspaceSize::exact`] is true if all were counted.
-    ///
-    /// # Errors
-    /// The handle belongs to another store or opening, disk errors, the budget, or corruption.
-    pub fn keyspace_size(&self, keyspace: &Keyspace, keys_max: u64) -> Result<KeyspaceSize> {
-        sizes::size(&self.store, keyspace, keys_max)
-    }
-
-    /// The approximate current number of keys in a range of a keyspace (`..` for all keys). It
-    /// costs as much as some dozens of gets, independent of the number of keys.
-    ///
-    /// ```
-    /// # fn main() -> plimsoll::Result<()> {
-    /// # let dir = tempfile::tempdir().unwrap();
-    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
-    /// let fruits = db.keyspace("fruits")?;
-    /// for fruit in ["apple", "cherry", "melon"] {
-    ///     db.put(&fruits, fruit, "1")?;
-    /// }
-    /// assert_eq!(db.approximate_len(&fruits, .."m")?, 2);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// It serves for choosing between two plans, for a progress bar, or for monitoring. Memtables,
-    /// and tables that are partly in the range, are sampled. Up to 32 keys of each memtable and run
-    /// are looked up in the older ones to account for overwritten and deleted keys; with many keys
-    /// the error is about an eighth. [`Snapshot::len`] counts exactly.
-    ///
-    /// # Errors
-    /// A handle of another store or of a dropped keyspace, a key that is too long, disk errors, the
-    /// budget, or corruption.
-    pub fn approximate_len(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<u64> {
-        sizes::approximate_len(&self.store, keyspace, &range)
     }
 
     /// Begins a transaction that reads at the newest moment.
@@ -484,177 +315,6 @@ impl Db {
         KeyBuffer::new(self.store.reader.keyspaces.id_of(keyspace)?, key)
     }
 
-    /// Writes the value of a key in a separate commit; returns the commit's GLSN. A single
-    /// transaction writes many keys faster, and atomically.
-    ///
-    /// # Errors
-    /// As for [`Transaction::put`] and [`Transaction::commit`].
-    pub fn put(
-        &self,
-        keyspace: &Keyspace,
-        key: impl AsRef<[u8]>,
-        value: impl AsRef<[u8]>,
-    ) -> Result<Glsn> {
-        let mut tx = self.begin();
-        tx.put(keyspace, key, value)?;
-        tx.commit()
-    }
-
-    /// Deletes a key in a separate commit; returns the commit's GLSN.
-    ///
-    /// # Errors
-    /// As for [`Transaction::delete`] and [`Transaction::commit`].
-    pub fn delete(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Glsn> {
-        let mut tx = self.begin();
-        tx.delete(keyspace, key)?;
-        tx.commit()
-    }
-
-    /// Deletes all keys of a range in a separate commit, whatever is in the range when the commit
-    /// is ordered; returns its GLSN. It takes as long as one deletion, and the space comes back in
-    /// the background.
-    ///
-    /// ```
-    /// # fn main() -> plimsoll::Result<()> {
-    /// # let dir = tempfile::tempdir().unwrap();
-    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
-    /// let events = db.keyspace("events")?;
-    /// db.transact(|tx| (0..1000u32).try_for_each(|day| tx.put(&events, day.to_be_bytes(), "")))?;
-    /// db.delete_range(&events, ..900u32.to_be_bytes())?;
-    /// assert_eq!(db.snapshot().len(&events)?, 100);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As for [`Transaction::delete_range`] and [`Transaction::commit`].
-    pub fn delete_range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Glsn> {
-        let id = self.store.reader.keyspaces.id_of(keyspace)?;
-        self.delete_span(keyspace, &Span::new(id, &range))
-    }
-
-    /// Deletes all keys that begin with `prefix`. See [`Db::delete_range`].
-    ///
-    /// # Errors
-    /// As for [`Transaction::delete_prefix`] and [`Transaction::commit`].
-    pub fn delete_prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Result<Glsn> {
-        let id = self.store.reader.keyspaces.id_of(keyspace)?;
-        self.delete_span(keyspace, &Span::prefix(id, prefix.as_ref()))
-    }
-
-    fn delete_span(&self, keyspace: &Keyspace, span: &Span) -> Result<Glsn> {
-        let delete = |tx: &mut Transaction| tx.delete_span(keyspace, span, Reads::Nothing);
-        retry::commit(&self.store.committer, delete).map(|(_, glsn)| glsn)
-    }
-
-    /// As [`Db::put`], but returns the previous value; `None` if the key had none.
-    ///
-    /// ```
-    /// # fn main() -> plimsoll::Result<()> {
-    /// # let db = plimsoll::Db::in_memory(plimsoll::Options::new().memory_bytes(16 << 20))?;
-    /// let notes = db.keyspace("notes")?;
-    /// assert!(db.insert(&notes, "a", "one")?.is_none());
-    /// assert_eq!(db.insert(&notes, "a", "two")?.unwrap(), b"one");
-    /// assert_eq!(db.take(&notes, "a")?.unwrap(), b"two");
-    /// assert!(db.take(&notes, "a")?.is_none());
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As for [`Transaction::insert`] and [`Transaction::commit`]; [`crate::Error::Conflict`] only
-    /// after 32 attempts in a row.
-    pub fn insert(
-        &self,
-        keyspace: &Keyspace,
-        key: impl AsRef<[u8]>,
-        value: impl AsRef<[u8]>,
-    ) -> Result<Option<Value>> {
-        self.transact(|tx| tx.insert(keyspace, &key, &value))
-    }
-
-    /// As [`Db::delete`], but returns the previous value; without one nothing is committed.
-    ///
-    /// # Errors
-    /// As for [`Db::insert`].
-    pub fn take(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        self.transact(|tx| tx.take(keyspace, &key))
-    }
-
-    /// Loads rows in one commit, in any order and however many; returns the commit's GLSN. If
-    /// several rows have the same key, the last one wins; it also replaces the value in the store.
-    /// A million rows take about a tenth of the time that transactions of a thousand take.
-    ///
-    /// ```
-    /// # fn main() -> plimsoll::Result<()> {
-    /// # let dir = tempfile::tempdir().unwrap();
-    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
-    /// let stars = db.keyspace("stars")?;
-    /// db.bulk_load(&stars, [("vega", "bright"), ("proxima", "faint")])?;
-    /// assert_eq!(db.get(&stars, "proxima")?.unwrap(), b"faint");
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As for [`BulkLoad::put`] and [`BulkLoad::commit`]; nothing is loaded then.
-    pub fn bulk_load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
-        &self,
-        keyspace: &Keyspace,
-        rows: impl IntoIterator<Item = (K, V)>,
-    ) -> Result<Glsn> {
-        let mut load = self.begin_bulk_load(keyspace)?;
-        rows.into_iter().try_for_each(|(key, value)| load.put(key, value))?;
-        load.commit()
-    }
-
-    /// Begins a bulk load into a keyspace: rows are put one by one and committed together. It reads
-    /// nothing and never conflicts; other transactions may commit meanwhile. Until the load ends,
-    /// rows in memory use about half of the budget, at most some 128 MiB, which [`Db::set_memory`]
-    /// cannot reclaim meanwhile. The other rows are in files, which one background thread writes
-    /// and several threads merge.
-    ///
-    /// # Errors
-    /// The handle belongs to another store or opening, the keyspace was dropped, or the store is
-    /// read-only.
-    pub fn begin_bulk_load(&self, keyspace: &Keyspace) -> Result<BulkLoad> {
-        BulkLoad::new(&self.store.committer, keyspace)
-    }
-
-    /// Removes the first key by a separate commit, and returns it and its value; `None` if there is
-    /// no key. Consumers that pop from the same keyspace at once each get another key.
-    ///
-    /// ```
-    /// # fn main() -> plimsoll::Result<()> {
-    /// # let dir = tempfile::tempdir().unwrap();
-    /// # let options = plimsoll::Options::new().memory_bytes(16 << 20);
-    /// # let db = plimsoll::Db::open(dir.path().join("store"), options)?;
-    /// let jobs = db.keyspace("jobs")?;
-    /// db.put(&jobs, "1", "wash")?;
-    /// db.put(&jobs, "2", "dry")?;
-    /// let (key, job) = db.pop_first(&jobs)?.expect("there are two");
-    /// assert_eq!((&key[..], &job[..]), (&b"1"[..], &b"wash"[..]));
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As for [`Transaction::pop_first`] and [`Transaction::commit`]; [`crate::Error::Conflict`]
-    /// only after 32 attempts in a row.
-    pub fn pop_first(&self, keyspace: &Keyspace) -> Result<Option<(Vec<u8>, Value)>> {
-        self.transact(|tx| tx.pop_first(keyspace))
-    }
-
-    /// As [`Db::pop_first`], for the last key.
-    ///
-    /// # Errors
-    /// As for [`Db::pop_first`].
-    pub fn pop_last(&self, keyspace: &Keyspace) -> Result<Option<(Vec<u8>, Value)>> {
-        self.transact(|tx| tx.pop_last(keyspace))
-    }
-
     /// Watches the keys of a keyspace that begin with `prefix`. Returns the commits from `from` on
     /// that changed any of them, in order, each once, reduced to these changes ([`Commits`]).
     /// Commits made while no watch was open are delivered as long as the log retains them; a cursor
@@ -774,171 +434,6 @@ impl Db {
     /// budget; the error lists the holders. The budget is then unchanged.
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
         memory::set(&self.store, bytes)
-    }
-
-    /// Reads and checks every byte of the store. Problems are listed in the report and do not stop
-    /// the run.
-    ///
-    /// # Errors
-    /// Disk errors, or the budget.
-    pub fn verify(&self, progress: &mut dyn FnMut(VerifyProgress)) -> Result<VerifyReport> {
-        verify::verify_open(&self.store, progress)
-    }
-
-    /// Copies the store, as it is at one moment, into a new folder while it is in use. Immutable
-    /// files are hard-linked where possible. The copy is durable when this returns.
-    ///
-    /// # Errors
-    /// `dest` exists already or lies inside the store; disk errors, or the budget. A failed backup
-    /// leaves nothing that opens as a store. [`crate::Error::Trimmed`] if this store is open
-    /// read-only and another process has since merged or trimmed away files that it was opened
-    /// with: open it again.
-    pub fn backup(&self, dest: impl AsRef<Path>) -> Result<BackupReport> {
-        self.backup_with(dest, BackupOptions::new())
-    }
-
-    /// As [`Db::backup`], but copies every file: the copy shares no bytes with the store, so damage
-    /// to one does not affect the other.
-    ///
-    /// # Errors
-    /// As for [`Db::backup`].
-    pub fn backup_copy(&self, dest: impl AsRef<Path>) -> Result<BackupReport> {
-        self.backup_with(dest, BackupOptions::new().copy(true))
-    }
-
-    /// As [`Db::backup`], with options.
-    ///
-    /// # Errors
-    /// As for [`Db::backup`]; or it was cancelled.
-    pub fn backup_with(
-        &self,
-        dest: impl AsRef<Path>,
-        options: BackupOptions,
-    ) -> Result<BackupReport> {
-        backup::backup(&self.store, dest.as_ref(), &options)
-    }
-
-    /// Calls `each` with the files of a consistent copy of the store, which remain until this
-    /// returns, and returns the position at which the copy's log ends; everything up to it is
-    /// durable. Blob files come before the segments that name them, and the active segment after
-    /// all others. Readers and writers are not blocked; nothing is trimmed meanwhile. Trims,
-    /// backups, dumps, verifications and new cursors wait for it, so `each` must not begin one. The
-    /// crate `plimsoll-archive` uses it to archive a store.
-    ///
-    /// ```
-    /// # fn main() -> plimsoll::Result<()> {
-    /// # let dir = tempfile::tempdir().unwrap();
-    /// # use plimsoll::*;
-    /// # use std::io::Read;
-    /// # let options = Options::new().memory_bytes(16 << 20);
-    /// # let db = Db::open(dir.path().join("store"), options.clone())?;
-    /// let glsn = db.put(&db.keyspace("notes")?, "a", "one")?;
-    /// let copy = dir.path().join("copy");
-    /// # std::fs::create_dir_all(copy.join("log"))?;
-    /// # std::fs::create_dir_all(copy.join("index"))?;
-    /// let end = db.files(FileScope::Whole, &mut |file| {
-    ///     let mut bytes = Vec::new();
-    ///     file.read_from(0)?.read_to_end(&mut bytes)?;
-    ///     Ok(std::fs::write(copy.join(file.name()), bytes)?)
-    /// })?;
-    /// assert_eq!(Db::complete_files(&copy, options.clone(), Moment::Newest)?, end);
-    /// assert_eq!(Db::open(&copy, options)?.newest(), glsn);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// Those of `each`. [`crate::Error::Forked`] if this log does not have the position of
-    /// [`FileScope::LogFrom`], and [`crate::Error::Trimmed`] if it no longer has everything after
-    /// it, or as for [`Db::backup`]. Disk errors, the budget, or corruption.
-    pub fn files(
-        &self,
-        scope: FileScope,
-        each: &mut dyn FnMut(&StoreFile<'_>) -> Result<()>,
-    ) -> Result<LogPosition> {
-        files::for_each(&self.store, scope, each)
-    }
-
-    /// Turns a folder of files that [`Db::files`] returned into a store that ends at a moment: cuts
-    /// the log after the moment, and brings the index up to it. The folder must have all segments
-    /// up to the one that contains the moment, and none after it. Without a manifest of the index,
-    /// the log must begin with GLSN 1. No file may have a second name. Returns the position at
-    /// which the store ends: that of the last record before the moment. The store is durable when
-    /// this returns.
-    ///
-    /// # Errors
-    /// [`crate::Error::Forked`] or [`crate::Error::Corrupt`] if the files do not belong together;
-    /// disk errors, or the budget.
-    pub fn complete_files(
-        path: impl AsRef<Path>,
-        options: Options,
-        until: Moment,
-    ) -> Result<LogPosition> {
-        files::complete(path.as_ref(), options, until)
-    }
-
-    /// Writes the store as a stream that any later version reads back on any machine
-    /// ([`Db::restore`]): the newest value of each key, or, with [`DumpOptions::history`], every
-    /// commit that is retained. `docs/reference/dump.md` specifies the stream. The store stays in
-    /// use meanwhile; with history, the log is not trimmed until the dump ends.
-    ///
-    /// # Errors
-    /// The keyspace of the options does not exist; `to` fails; it was cancelled; disk errors, the
-    /// budget, or corruption. With history, [`crate::Error::Dropped`] if a recovery has lost a
-    /// value that a retained commit wrote.
-    pub fn dump(&self, options: DumpOptions, mut to: impl Write) -> Result<DumpReport> {
-        dump::dump(&self.store, &options, &mut to)
-    }
-
-    /// Makes a store at `dest`, which must not exist or be an empty folder, from a dump
-    /// ([`Db::dump`]). A dump with history keeps every GLSN and time. The store appears at `dest`
-    /// once the whole dump has been read and verified. An interrupted restore leaves a folder
-    /// `dest.new-restore`; the same call with the same dump continues it.
-    ///
-    /// # Errors
-    /// [`crate::Error::Corrupt`]: the dump is damaged or cut short. [`crate::Error::Format`]: it is
-    /// not a dump, or one of a newer version. [`crate::Error::InvalidInput`]: `dest` is in use.
-    /// [`crate::Error::Locked`]: it is being restored already. `from` fails; disk errors, or the
-    /// budget.
-    pub fn restore(
-        dest: impl AsRef<Path>,
-        options: Options,
-        mut from: impl Read,
-    ) -> Result<RestoreReport> {
-        restore::restore(dest.as_ref(), options, &mut from)
-    }
-
-    /// Makes a store at `dest`, which must not exist or be an empty folder, from a backup
-    /// ([`Db::backup`]). Every file is copied, and checked on the way; the backup is not changed.
-    ///
-    /// ```
-    /// # fn main() -> plimsoll::Result<()> {
-    /// # let dir = tempfile::tempdir().unwrap();
-    /// # use plimsoll::*;
-    /// # let options = Options::new().memory_bytes(16 << 20);
-    /// # let (backup, store) = (dir.path().join("backup"), dir.path().join("store"));
-    /// # let db = Db::open(dir.path().join("first"), options.clone())?;
-    /// # let glsn = db.put(&db.keyspace("notes")?, "a", "one")?;
-    /// # db.backup(&backup)?;
-    /// let report = Db::restore_backup(&backup, &store, options.clone())?;
-    /// assert_eq!(Db::open(&store, options)?.newest(), report.glsn);
-    /// # assert_eq!(report.glsn, glsn);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As for [`Db::open`] and [`Db::backup`].
-    pub fn restore_backup(
-        backup: impl AsRef<Path>,
-        dest: impl AsRef<Path>,
-        options: Options,
-    ) -> Result<BackupReport> {
-        let options = options.read_only(true).shared(false).create(false).warm(false);
-        let backup = Self::open(backup, options)?;
-        let report = backup.backup_copy(dest)?;
-        backup.close()?;
-        Ok(report)
     }
 
     /// Makes all earlier commits durable by one sync of the log, including those with

@@ -52,8 +52,8 @@ struct MomentsDiff {
     /// The changes in the keyspace of the first moment; `None` if they have ended, or there is no
     /// such keyspace.
     old: Option<Changes>,
-    /// The changes in the keyspace of the second moment, if that is a different one; `None` as for
-    /// `old`.
+    /// The changes in the keyspace of the second moment, if that is a different keyspace; `None`
+    /// otherwise, or as for `old`.
     new: Option<Changes>,
     /// Whether both moments have the same keyspace.
     is_one: bool,

@@ -23,8 +23,8 @@ impl Db {
     /// Keeps the log from `from` on, as far as it was not freed before, and the blob files that it
     /// names. The hold is not recorded in the store: it ends with this process. Unlike a cursor, it
     /// also works in a store that is open read-only. If the store is shared, it keeps the other
-    /// processes from freeing the log, too; a process that has the store alone is not kept from it
-    /// by others that read it.
+    /// processes from freeing the log, too; a process that has the store exclusively ignores the
+    /// holds of processes that only read it.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {

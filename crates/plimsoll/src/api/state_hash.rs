@@ -80,11 +80,10 @@ impl Snapshot {
     /// find out whether a copy, a restored dump or a merged branch equals its source. Reads every
     /// key and value.
     ///
-    /// Neither the history counts, nor settings of keyspaces, nor keyspaces without keys. The time
-    /// at which a value expires counts, because it determines later states. A value that has
-    /// expired by the time of the snapshot does not count, as in its reads: the hash of the newest
-    /// state changes when a value expires, and that of a past GLSN judges by the time of its
-    /// commit.
+    /// The history, the settings of keyspaces, and keyspaces without keys do not count. The time at
+    /// which a value expires counts, because it determines later states. A value that has expired
+    /// by the time of the snapshot does not count, as in its reads: the hash of the newest state
+    /// changes when a value expires, and that of a past GLSN judges by the time of its commit.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {

@@ -43,7 +43,7 @@ pub(crate) struct Changes {
     key: Vec<u8>,
     /// The last change, until it is used.
     head: Option<Measure>,
-    /// Of keys on branches: the chains whose changes are wanted, and between which moments.
+    /// For keys on branches: the chains whose changes are requested, each with its moments.
     chains: Option<Chains>,
     /// Memory of the user of the changes, which is charged with their own.
     user_bytes: usize,

@@ -47,7 +47,8 @@ pub(crate) fn create(store: &Arc<Engine>, name: &str, wanted: u32, at: Glsn) -> 
     create_on(store, name, wanted, at, true)
 }
 
-/// As [`create`], also if the branch of the chain was deleted, as long as others contain it.
+/// As [`create`], even if the branch of the chain was deleted, as long as other branches contain
+/// it.
 pub(crate) fn create_from(store: &Arc<Engine>, name: &str, wanted: u32, at: Glsn) -> Result<()> {
     create_on(store, name, wanted, at, false)
 }
@@ -64,7 +65,7 @@ fn create_on(
     }
     check_branch_name(name)?;
     store.check_writable()?;
-    // In this order: the log may be trimmed in between, and then the kept time is the exact one.
+    // Read in this order: if the log is trimmed in between, the kept time is the exact one.
     let later = store.committer.as_of_past(at)?.micros();
     let exact = store.reader.time_of(at)?;
     let fork = Tagged { at, micros: exact.unwrap_or(later), is_exact: exact.is_some() };
@@ -209,7 +210,7 @@ pub(crate) fn find(store: &Engine, name: &str) -> Result<Option<Arc<Lens>>> {
     store.committer.fresh()?;
     let ancestry = store.reader.snapshots.branches.find(name)?;
     let lens = Lens::open(&store.reader, name, ancestry)?;
-    // Its moments were readable as long as the branch existed, so that they are from now on.
+    // Its moments were readable as long as the branch existed, so they stay readable from now on.
     lens.check_exists(&store.reader, store.newest()?)?;
     Ok(Some(Arc::new(lens)))
 }

@@ -9,7 +9,7 @@ use crate::types::keyspaces::Keyspace;
 /// The options of one operation. By default, it includes all keyspaces and has no rules.
 #[derive(Clone, Default)]
 pub(crate) struct Choices {
-    /// Of several rules for a keyspace, the last one applies.
+    /// If a keyspace has several rules, the last one applies.
     pub(crate) rules: Vec<(Keyspace, MergeRule)>,
     /// The included keyspaces; `None`: all.
     pub(crate) keyspaces: Option<Vec<Keyspace>>,
@@ -62,7 +62,7 @@ macro_rules! choose {
         }
     };
     (@rule) => {
-        /// Sets the rule that resolves conflicts in a keyspace. Of several rules for a keyspace,
+        /// Sets the rule that resolves conflicts in a keyspace. If a keyspace has several rules,
         /// the last one applies.
         pub fn rule(
             mut self,

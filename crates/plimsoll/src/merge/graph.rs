@@ -1,8 +1,8 @@
 //! The commit graph: which states a state of a branch contains, and the common ancestors of two.
 //!
-//! A chain is a line of commits, so the commits that a state contains are, of each chain, those up
-//! to one GLSN. A chain contains its parent up to the fork, and each chain that was merged into it
-//! up to where. So only forks and merges are read, not commits.
+//! A chain is a line of commits, so a state contains the commits of each chain up to one GLSN. A
+//! chain contains its parent up to the fork, and each chain that was merged into it up to the
+//! merged state. So only forks and merges are read, not commits.
 
 use std::collections::{BTreeMap, btree_map};
 use std::iter;
@@ -81,7 +81,7 @@ impl<'a> Graph<'a> {
         for (chain, at) in ours {
             let Some(other) = theirs.get(chain) else { continue };
             let at = *at.min(other);
-            // Up to its fork, a chain is its parent.
+            // Up to its fork, a chain has the states of its parent.
             let fork = match *chain {
                 MAIN_CHAIN => None,
                 id => self.chain(id)?.map(|chain| chain.fork.at),
@@ -118,7 +118,7 @@ impl<'a> Graph<'a> {
         Ok(newest)
     }
 
-    /// Whether a state contains no commits that another one does not.
+    /// Whether another state contains every commit that a state contains.
     fn is_within(&mut self, state: &(State, Contained), other: &Contained) -> Result<bool> {
         // Its own chain first, which mostly has some.
         let (own, contained) = state;

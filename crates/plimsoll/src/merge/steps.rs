@@ -55,7 +55,7 @@ pub(crate) struct Sides {
 }
 
 impl Sides {
-    /// Fails if a base is no longer readable. Otherwise it stays so, because it is open.
+    /// Fails if a base is no longer readable. Otherwise it stays readable, because it is open.
     pub(crate) fn check_bases(&self, store: &Engine) -> Result<()> {
         let mut bases = self.bases.iter().flat_map(Bases::states);
         bases.try_for_each(|state| {
@@ -383,7 +383,7 @@ impl Stream {
         // Most keys of a merge are unchanged in our state: one read finds ours and the base.
         let is_in_base = ours.as_ref().is_some_and(|ours| self.is_in_base(part, ours));
         let base = if is_in_base { Some(None) } else { self.base(part, &key)? };
-        // Without a state from which both come, a rule decides.
+        // Without a common base, a rule decides.
         let is_one_base = base.is_some();
         let mut base = base.flatten();
         let (base_side, before) = match is_in_base {

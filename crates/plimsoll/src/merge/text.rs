@@ -60,7 +60,7 @@ struct Changes<'a> {
 
 impl<'a> Changes<'a> {
     fn new(base: &'a [u8], text: &'a [u8]) -> Self {
-        // Reserves for the lines that there are; `InternedInput::new` estimates their number.
+        // Reserves room for the actual number of lines, which `InternedInput::new` only estimates.
         let mut input = InternedInput::default();
         let count = |text| u32::try_from(byte_lines(text).count()).unwrap_or(u32::MAX);
         input.reserve(count(base), count(text));

@@ -316,7 +316,7 @@ pub struct ValueReader {
 
 /// The progress of a reader.
 enum Pieces {
-    /// Of a value that is not compressed, and before the first piece: the checksum of these bytes.
+    /// For a value that is not compressed, before the first piece: the checksum of these bytes.
     Plain(Running),
     /// Of a compressed value.
     Packed(Box<Unpacked>),

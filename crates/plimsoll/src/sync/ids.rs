@@ -460,7 +460,7 @@ impl Ids {
     }
 
     /// Whether the log was trimmed at a state of a chain before its ids were asked for: the next
-    /// record of the chain stands for unknown commits.
+    /// record of the chain stands for commits that are not known.
     fn is_trimmed(&self, snapshot: &Snapshot, batch: &Batch, (chain, at): State) -> Result<bool> {
         if at == Glsn::MAX {
             return Ok(false);

@@ -153,7 +153,7 @@ pub(super) trait Peer {
     /// Errors of reads and of commits.
     fn delete_leftovers(&mut self, branch: &str, tip: CommitId) -> Result<()>;
 
-    /// Charges the memory of [`Peer::send`] to the budget of `db`, which receives the commits.
+    /// Charges what [`Peer::send`] holds to the budget of `db`, which receives the commits.
     fn charge_to(&mut self, _db: &Db) {}
 
     /// Ends the use of the store.

@@ -101,7 +101,7 @@ impl Db {
             Ok(_) => return Err(InvalidInput::CloneTarget { path: dest.to_owned() }.into()),
             Err(error) => return Err(error.into()),
         }
-        // The first request: a server that cannot open its store reports that here.
+        // The first request: a server that cannot open its store says so here.
         let keyspaces = other.keyspaces()?;
         let db = Self::open(dest, options.create(true))?;
         other.charge_to(&db);

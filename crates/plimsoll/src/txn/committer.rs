@@ -253,7 +253,7 @@ impl Committer {
     }
 
     fn open_now(&self, at: impl Fn() -> Glsn) -> OpenMoment {
-        // The time comes last, so that it is not before the commit.
+        // Read the time last, so that it is not before the commit.
         let log = &self.reader.log;
         let at = || {
             let glsn = at();

@@ -74,7 +74,8 @@ impl Pending {
         taken
     }
 
-    /// Bytes that are charged, and bytes held. The charge may be of more updates than are left.
+    /// Bytes that are charged, and bytes held. The charge may include updates that are no longer
+    /// pending.
     #[cfg(feature = "testing")]
     pub(crate) fn charges(&self) -> (u64, u64) {
         let of_key = |(key, updates): (&Vec<u8>, &Updates<'_>)| {

@@ -41,7 +41,7 @@ pub(crate) struct Pops {
     place: Option<(u32, Direction)>,
     /// The last popped index key.
     last: Vec<u8>,
-    /// Pops that were not added to the read set and the gaps yet.
+    /// Pops that are not in the read set and the gaps yet.
     unrecorded: u64,
     /// Index keys and values of the rows ahead, concatenated.
     bytes: Vec<u8>,

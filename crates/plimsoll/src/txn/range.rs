@@ -5,6 +5,8 @@
 
 mod iterator;
 mod on_branch;
+mod recording;
+mod state;
 mod visit;
 
 use std::borrow::Cow;
@@ -37,7 +39,7 @@ use crate::types::error::{Error, Result};
 use crate::types::expiry::Expiry;
 use crate::types::index_key::{IndexKey, KeptKey};
 use crate::types::value::{is_free, room_for};
-use crate::types::version::{Stored, Version};
+use crate::types::version::Stored;
 
 /// An iterator over the keys and values of a range. [`Range::advance`] lends them instead of
 /// allocating for each, and [`Range::visit`] lends them from their place in memory.
@@ -75,7 +77,7 @@ pub struct Range<'t> {
     /// The gaps of a transaction that has written something.
     gaps: Option<&'t Mutex<OwnGaps>>,
     state: Option<Box<RangeState<'t>>>,
-    /// On a branch, the state in place of `state`, and the span is kept.
+    /// Used on a branch instead of `state`; the span is then kept.
     branch: Option<Box<OnBranch<'t>>>,
     /// Whether it has returned a key.
     has_any: bool,
@@ -89,95 +91,15 @@ pub struct Range<'t> {
     /// When the value of the row that was returned last expires.
     expiry: Option<Expiry>,
     /// The iterator from the other end, once [`DoubleEndedIterator::next_back`] was called. Its
-    /// span begins behind the key that this one had reached then.
+    /// span begins after the key that this one had reached then.
     back: Option<Box<Range<'t>>>,
 }
 
 use on_branch::OnBranch;
-
-/// The moment that an iterator reads.
-#[derive(Clone)]
-enum When<'t> {
-    /// Of a snapshot, whose versions are retained as long as the iterator lives.
-    Snapshot(Arc<OpenMoment>),
-    /// For a transaction, which must know what its reads depend on.
-    Transaction(&'t OpenMoment, &'t Expiries),
-}
-
-impl When<'_> {
-    fn as_of(&self, has_expired: bool) -> AsOf<'_> {
-        let at = match self {
-            Self::Snapshot(moment) => moment.as_of(),
-            Self::Transaction(moment, expiries) => moment.as_of().noting(expiries),
-        };
-        if has_expired { AsOf::unexpiring(at.glsn) } else { at }
-    }
-}
-
-/// The state of an iterator that has begun.
-struct RangeState<'t> {
-    /// Over what is committed.
-    base: IteratorHandle<Visible>,
-    /// The last key of the base, if it differs from the range's.
-    base_key: Vec<u8>,
-    /// A base version that was found but is returned later, because it is after the next own write
-    /// or after rows read ahead.
-    waiting: Option<Waiting>,
-    base_done: bool,
-    own: Option<OwnWrites<'t>>,
-    /// The interval since the last returned key.
-    passed: Passed,
-}
-
-/// The interval without visible keys that an iterator with own writes has passed since its last
-/// returned key.
-#[derive(Default)]
-struct Passed {
-    /// Number of own deletions stepped over.
-    dead: u64,
-    /// Where the interval begins (forward) or ends (backward, exclusive); `None`: at the bound of
-    /// the iterator's range.
-    edge: Option<Vec<u8>>,
-    /// Whether the interval begins at the end of a gap.
-    skipped: bool,
-}
-
-/// An iterator looks a gap up each time it has stepped over this many own deletions, and adds a gap
-/// of at least this many.
-const DEAD_FOR_A_GAP: u64 = 8;
-
-impl RangeState<'_> {
-    /// Heap size, without the charge of the handle.
-    fn heap_bytes(&self) -> usize {
-        let waiting = self.waiting.as_ref().map_or(0, |waiting| waiting.encoded.capacity());
-        let own = self.own.as_ref().map_or(0, OwnWrites::heap_bytes);
-        let edge = self.passed.edge.as_ref().map_or(0, Vec::capacity);
-        size_of::<Self>() + self.base_key.capacity() + waiting + own + edge
-    }
-}
-
-/// The next key's version. Records the expiries that a transaction's commit must check.
-fn next_of<'a>(
-    base: &'a mut Visible,
-    key: &'a mut Vec<u8>,
-    at: &AsOf<'_>,
-) -> Result<Option<Version<'a>>> {
-    let found = base.step(key)?;
-    if base.has_passed_expired() {
-        at.note_missed();
-    }
-    Ok(if found { base.current(key) } else { None })
-}
+use recording::DEAD_FOR_A_GAP;
+use state::{Passed, RangeState, Waiting, When, begin_own, next_of};
 
 const SPAN: &str = "the span is kept as long as it is needed";
-
-/// A copy of a version of the base's last key.
-struct Waiting {
-    glsn: Glsn,
-    encoded: Vec<u8>,
-    /// The view in which it was found.
-    view: Weak<View>,
-}
 
 impl<'t> Range<'t> {
     fn new(committer: &Arc<Committer>, span: Span, when: When<'t>) -> Self {
@@ -454,7 +376,9 @@ impl<'t> Range<'t> {
         }
         let own = match (&self.own, &skip) {
             (None, _) => None,
-            (Some((set, updated)), None) => Some(self.begin_own((set, updated), self.span())?),
+            (Some((set, updated)), None) => {
+                Some(begin_own((set, updated), self.direction, self.span())?)
+            }
             (Some((set, updated)), Some(skip)) => {
                 Some(OwnWrites::new((set, updated), self.direction, Some(skip))?)
             }
@@ -485,48 +409,11 @@ impl<'t> Range<'t> {
         }))
     }
 
-    /// The key at which the iterator continues if it begins in a gap.
-    fn gap_at_begin(&self) -> Option<Vec<u8>> {
-        let gaps = self.gaps?.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.direction {
-            Direction::Forward => gaps.skip(self.direction, &self.span().first()),
-            Direction::Backward => gaps.skip(self.direction, &self.span().end()?),
-        }
-    }
-
     /// Whether no key of the range is at or after `to` in the iterator's direction.
     fn is_beyond(&self, to: &[u8]) -> bool {
         match self.direction {
             Direction::Forward => self.span().end().is_some_and(|end| *to >= *end),
             Direction::Backward => *to <= *self.span().first(),
-        }
-    }
-
-    /// Adds the interval passed since the last key to the transaction's gaps, if it has many
-    /// deletions or extends a gap.
-    fn note_gap(&mut self, is_first: bool, at_end: bool) {
-        let (Some(gaps), Some(state)) = (self.gaps, &mut self.state) else { return };
-        let Passed { dead, edge, skipped } = std::mem::take(&mut state.passed);
-        if (dead < DEAD_FOR_A_GAP && !skipped) || (edge.is_none() && !is_first) {
-            return;
-        }
-        // Record the reads first, because a gap must be covered by the read set.
-        self.note_reads(at_end);
-        let span = self.span();
-        let key = if at_end { Cow::Borrowed(&[][..]) } else { self.given_key() };
-        let (first, end) = match self.direction {
-            Direction::Forward => {
-                let end = if at_end { span.end() } else { Some(key) };
-                (edge.map_or_else(|| span.first(), Cow::Owned), end)
-            }
-            Direction::Backward => {
-                let first = if at_end { span.first() } else { Cow::Owned(successor(&key)) };
-                (first, edge.map(Cow::Owned).or_else(|| span.end()))
-            }
-        };
-        if let Some(end) = end {
-            let mut gaps = gaps.lock().unwrap_or_else(PoisonError::into_inner);
-            gaps.add(&self.reader().index.iterators, &first, &end, dead);
         }
     }
 
@@ -640,41 +527,6 @@ impl<'t> Range<'t> {
         })?;
         state.base_done = state.waiting.is_none();
         Ok(())
-    }
-
-    fn begin_own(&self, set: (&'t WriteSet, &UpdatedKeys), span: &Span) -> Result<OwnWrites<'t>> {
-        let from = match (self.direction, span.lower(), span.upper()) {
-            (Direction::Forward, Bound::Included(key) | Bound::Excluded(key), _) => Some(key),
-            (Direction::Backward, _, Bound::Excluded(key)) => Some(key),
-            // Begin at the end of the keyspace: `skip_before_span` skips keys beyond the span.
-            (Direction::Backward, _, Bound::Included(key)) => {
-                let own = OwnWrites::new(set, self.direction, Some(&[key, &[0][..]].concat()))?;
-                return self.skip_before_span(own, span);
-            }
-            _ => None,
-        };
-        self.skip_before_span(OwnWrites::new(set, self.direction, from)?, span)
-    }
-
-    /// Skips keys before the beginning of the span (an excluded first key).
-    fn skip_before_span(&self, mut own: OwnWrites<'t>, span: &Span) -> Result<OwnWrites<'t>> {
-        while let Some(key) = own.key() {
-            let before = match self.direction {
-                Direction::Forward => {
-                    matches!(span.lower(), Bound::Excluded(lower) if key <= lower)
-                }
-                Direction::Backward => match span.upper() {
-                    Bound::Excluded(upper) => key >= upper,
-                    Bound::Included(upper) => key > upper,
-                    Bound::Unbounded => false,
-                },
-            };
-            if !before {
-                break;
-            }
-            own.advance()?;
-        }
-        Ok(own)
     }
 
     fn step_in(&mut self, state: &mut RangeState<'t>, key: &mut Vec<u8>) -> Result<bool> {
@@ -812,40 +664,6 @@ impl<'t> Range<'t> {
         state.own.as_mut().expect("`own` was checked above").seek(Some(&skip))?;
         state.passed = Passed { dead: 0, edge: Some(skip), skipped: true };
         Ok(true)
-    }
-
-    /// Records the read range in the transaction: the whole span, or the part up to the current
-    /// key. Nothing is recorded after that.
-    fn remember(&mut self, whole: bool) {
-        self.note_reads(whole);
-        self.reads = None;
-    }
-
-    /// Records the range read so far in the transaction.
-    fn note_reads(&self, whole: bool) {
-        let Some(reads) = self.reads else { return };
-        let span = self.span();
-        let key = self.given_key();
-        let (first, last) = match (whole, self.direction, self.has_any) {
-            (true, _, _) => (span.first(), span.upper()),
-            (false, _, false) => return,
-            (false, Direction::Forward, true) => (span.first(), Bound::Included(&*key)),
-            (false, Direction::Backward, true) => (Cow::Borrowed(&*key), span.upper()),
-        };
-        if let Some(branch) = &self.branch {
-            return branch.note_reads(reads, &first, last);
-        }
-        note_span(reads, &first, last);
-    }
-}
-
-/// Records that the keys from `first` to `last` were read.
-fn note_span(reads: &Mutex<ReadSet>, first: &[u8], last: Bound<&[u8]>) {
-    let mut reads = reads.lock().unwrap_or_else(PoisonError::into_inner);
-    if reads.add(first, Some(last)).is_err() {
-        // The read set has no room, so everything counts as read: any commit since the snapshot
-        // is a conflict.
-        reads.add_all();
     }
 }
 

@@ -201,8 +201,8 @@ impl CommitSequencer {
     }
 }
 
-/// Poisons the store when it is dropped, so that threads waiting for a commit that panicked halfway
-/// load_own_records that it will not become visible.
+/// Poisons the store when it is dropped, so that threads that wait for a commit that panicked
+/// halfway get an error.
 struct PoisonOnUnwind<'a>(&'a CommitSequencer);
 
 impl Drop for PoisonOnUnwind<'_> {

@@ -224,8 +224,9 @@ impl Known {
         Removal { removed, dead_groups: groups }
     }
 
-    /// Whether the others contain the same without a chain: none uses it, or only its parent, into
-    /// which it was merged, and it contains nothing else.
+    /// Whether a chain can be removed without changing what others contain: no chain uses it, or
+    /// only its parent does, into which it was merged, and nothing but the parent was merged into
+    /// it.
     fn is_redundant(&self, id: u32, chain: &Chain, removed: &BTreeSet<u32>) -> bool {
         let mut users = self.users_of(id, removed);
         let mut contained = self.merged.range((id, 0)..=(id, u32::MAX));
@@ -247,7 +248,7 @@ impl Known {
     ) -> impl Iterator<Item = (u32, bool)> + 'k {
         let children = self.children_of(id).map(|child| (child, true));
         let merged = self.merged_into.range((id, 0)..=(id, u32::MAX)).map(|pair| (pair.1, false));
-        // A branch that was made equal to an earlier commit of its own merges itself.
+        // A branch that was reset to one of its own earlier commits records a merge with itself.
         children.chain(merged).filter(move |(user, _)| *user != id && !removed.contains(user))
     }
 
@@ -371,7 +372,7 @@ impl Known {
         *self.forks_of(chain).entry(moment).or_default() += 1;
     }
 
-    /// Notes that one does not any more since the commit `at`.
+    /// Notes that one no longer does, since the commit `at`.
     fn unrefer(&mut self, chain: u32, moment: Glsn, at: Glsn) {
         remove_one(&mut self.references, (chain, moment));
         remove_one(self.forks_of(chain), moment);

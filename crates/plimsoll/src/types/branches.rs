@@ -37,7 +37,8 @@ use crate::types::tags::{Tagged, is_moment_name};
 /// The name of the branch that always exists.
 pub(crate) const MAIN: &str = "main";
 
-/// How the names of the temporary branches of transfers begin. Users' branches have other names.
+/// The prefix of the names of the temporary branches of transfers. Users' branches have other
+/// names.
 pub(crate) const TEMPORARY: &str = "incoming/";
 
 /// The id of its chain.
@@ -129,13 +130,13 @@ pub(crate) fn merge_key(into: u32, from: u32, at: Glsn) -> Vec<u8> {
     [&merge_prefix(into, from)[..], &(!at.0).to_be_bytes()].concat()
 }
 
-/// How the keys of all merges of one chain into another begin.
+/// The common prefix of the keys of all merges of one chain into another.
 pub(crate) fn merge_prefix(into: u32, from: u32) -> [u8; 8] {
     (u64::from(into) << 32 | u64::from(from)).to_be_bytes()
 }
 
-/// The chain into which a key says that another one was merged, that one, and up to which GLSN;
-/// `None`: it is another key.
+/// Decodes the key of a merge: the chain merged into, the merged chain, and the GLSN up to which it
+/// was merged; `None` for any other key.
 pub(crate) fn decode_merge_key(key: &[u8]) -> Option<(u32, u32, Glsn)> {
     let (into, rest) = key.split_first_chunk()?;
     let (from, rest) = rest.split_first_chunk()?;

@@ -226,8 +226,8 @@ pub enum Error {
         message: String,
     },
     /// The memory budget is exhausted: the message lists the holders. The transaction is aborted,
-    /// the store keeps working. Raise the budget, or hold less at a time: `get_reader` reads a long
-    /// value in pieces.
+    /// the store keeps working. Raise the budget, or use less memory at a time: `get_reader` reads
+    /// a long value in pieces.
     #[error(
         "{0}; raise the budget, or use less memory at a time: long values can be read in \
              pieces"

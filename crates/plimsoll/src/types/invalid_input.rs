@@ -64,10 +64,7 @@ pub enum InvalidInput {
         limit_bytes: u64,
     },
     /// No value can have this time to live.
-    #[error(
-        "invalid time to live {ttl:?}: it must be at least one microsecond, and end before the \
-         year 10000"
-    )]
+    #[error("invalid time to live {ttl:?}: use at least 1 µs, ending before the year 10000")]
     TimeToLive {
         /// The time to live.
         ttl: Duration,
@@ -462,7 +459,8 @@ pub enum InvalidInput {
         /// The violated rule, and the allowed values.
         what: String,
     },
-    /// An update of a number met a value that is none: an [`i64`] in 8 bytes, little endian.
+    /// An update of a number met a value that is not a number: an [`i64`] in 8 bytes, little
+    /// endian.
     #[error(
         "the value of {} has {bytes} bytes; a number has 8 (little endian)",
         key.escape_ascii()
@@ -483,7 +481,7 @@ pub enum InvalidInput {
         /// The addend.
         by: i64,
     },
-    /// The key of a compare-and-swap has another value than expected.
+    /// The value differs from the expected value of a compare-and-swap.
     #[error("the value of {} is not the expected one; read it and try again", key.escape_ascii())]
     NotAsExpected {
         /// The key.
@@ -558,10 +556,7 @@ pub enum InvalidInput {
         name: String,
     },
     /// The name is reserved for the temporary branches of transfers between stores.
-    #[error(
-        "{name:?} cannot be the name of a branch: names that begin with `incoming/` are \
-             reserved for transfers"
-    )]
+    #[error("invalid branch name {name:?}: names that begin with `incoming/` are reserved")]
     TemporaryBranch {
         /// The name.
         name: String,
@@ -609,9 +604,8 @@ pub enum InvalidInput {
     },
     /// A parent of received commits has a state that the receiving store no longer retains.
     #[error(
-        "cannot receive commits that descend from commit {id}, because its state is no longer \
-         retained; set a longer retention (Retention::Forever) in a store that several others push \
-         to"
+        "cannot receive descendants of commit {id}, whose state is no longer retained; set a longer \
+         retention (Retention::Forever) in a store that several others push to"
     )]
     StateNotRetained {
         /// The id of the commit.
@@ -646,7 +640,7 @@ pub enum InvalidInput {
         /// The name.
         name: String,
     },
-    /// The name cannot be that of a remote.
+    /// The name is not allowed for a remote.
     #[error(
         "{name:?} cannot be the name of a remote: use 1 to 255 bytes without control characters, \
          `/` or `:`; the name must not begin with `-`, be `incoming`, or denote a moment"

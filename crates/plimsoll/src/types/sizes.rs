@@ -28,7 +28,8 @@ pub struct Sizes {
     /// A member that has made this many commits in a row without a read defers applying further
     /// ones.
     pub blind_after: u32,
-    /// A range with more keys is deleted by a range record, one with fewer key by key.
+    /// A range with more keys is deleted by a range record; one with fewer keys is deleted key by
+    /// key.
     pub range_keys: usize,
 }
 

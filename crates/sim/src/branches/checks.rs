@@ -13,12 +13,12 @@ use crate::failure::{ensure, same};
 /// A state that is read: its commit of data, and the time by which it is judged. If the store knows
 /// that time only roughly, it is between the two.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
+pub(super) struct ReadState {
     pub(super) node: usize,
     pub(super) times: (u64, u64),
 }
 
-impl Held {
+impl ReadState {
     pub(super) fn new(node: usize, now: u64) -> Self {
         Self { node, times: (now, now) }
     }
@@ -71,7 +71,7 @@ pub(super) fn is_within(bounds: &Bounds, key: u8) -> bool {
 
 impl Driver {
     /// The content of a key in a state; `None`: whether it has expired is unknown.
-    pub(super) fn seen(&self, held: Held, place: Place) -> Option<Option<Content>> {
+    pub(super) fn seen(&self, held: ReadState, place: Place) -> Option<Option<Content>> {
         let at_first = self.model.content(held.node, place, held.times.0);
         let at_last = self.model.content(held.node, place, held.times.1);
         (at_first == at_last).then_some(at_first)
@@ -81,7 +81,7 @@ impl Driver {
     pub(super) fn hold(&mut self, number: usize, random: &mut Random) -> Step {
         let branch = self.some_branch(random);
         let handle = self.branch(number, branch)?;
-        let held = Held::new(self.model.tip(branch), self.now());
+        let held = ReadState::new(self.model.tip(branch), self.now());
         let snapshot = handle.snapshot();
         let space = random.below(SPACES as u64) as usize;
         let keyspace = self.member(number).spaces[space].clone();
@@ -107,7 +107,7 @@ impl Driver {
     }
 
     /// The rows of a state whose times are known.
-    fn rows(&self, held: Held, space: usize, bounds: &Bounds) -> Vec<Row> {
+    fn rows(&self, held: ReadState, space: usize, bounds: &Bounds) -> Vec<Row> {
         let keys = (0..KEYS as u8).filter(|key| is_within(bounds, *key));
         let rows = keys.filter_map(|key| {
             let content = self.model.content(held.node, (space, key), held.times.0)?;
@@ -151,7 +151,7 @@ impl Driver {
         for _ in 0..2 {
             let branch = self.some_branch(random);
             let handle = self.branch(number, branch)?;
-            let held = Held::new(self.model.tip(branch), now);
+            let held = ReadState::new(self.model.tip(branch), now);
             let bounds = bounds(random);
             let what = format!("branch {branch}");
             if random.below(3) == 0 {
@@ -177,7 +177,7 @@ impl Driver {
             let then = if at == newest { now } else { self.model.micros_at(at) };
             // The time of a commit that is no longer in the log is known roughly.
             let times = (then, if at < first { now } else { then });
-            let held = Held { node: self.model.node_at(branch, at), times };
+            let held = ReadState { node: self.model.node_at(branch, at), times };
             let what = format!("branch {branch} at {at}");
             let snapshot = done(&what, handle.snapshot_at(Moment::Glsn(Glsn(at))))?;
             for space in spaces {
@@ -196,7 +196,7 @@ impl Driver {
         let whole = (Bound::Unbounded, Bound::Unbounded);
         for branch in self.model.alive() {
             let handle = self.branch(number, branch)?;
-            let held = Held::new(self.model.tip(branch), self.now());
+            let held = ReadState::new(self.model.tip(branch), self.now());
             self.compare(number, &handle.snapshot(), held, &whole, &format!("branch {branch}"))?;
         }
         for (snapshot, held) in &member.snapshots {
@@ -228,7 +228,7 @@ impl Driver {
         &self,
         number: usize,
         source: &impl Read,
-        held: Held,
+        held: ReadState,
         bounds: &Bounds,
         what: &str,
     ) -> Step {
@@ -240,7 +240,7 @@ impl Driver {
         &self,
         number: usize,
         source: &impl Read,
-        held: Held,
+        held: ReadState,
         (space, bounds): (usize, &Bounds),
         what: &str,
     ) -> Step {

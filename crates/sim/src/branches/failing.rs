@@ -4,7 +4,7 @@ use plimsoll::{Error, Overflow};
 use plimsoll_disk::random::Random;
 
 use crate::branches::model::NUMBERS;
-use crate::branches::{Driver, Halt, Step, done, place, upkeep, value};
+use crate::branches::{Driver, Step, StepError, done, place, upkeep, value};
 use crate::failure::Failure;
 
 /// Most reads of an operation come before this one.
@@ -36,7 +36,7 @@ impl Driver {
         };
         self.member(number).process.fail_read(None);
         match ended {
-            Err(Halt::Call(_)) if !self.is_down() => {}
+            Err(StepError::Call(_)) if !self.is_down() => {}
             ended => ended?,
         }
         self.absorb(&db)?;

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use plimsoll::{Glsn, Moment, Retention, Snapshot, StateHash};
 use plimsoll_disk::random::Random;
 
-use crate::branches::checks::Held;
+use crate::branches::checks::ReadState;
 use crate::branches::model::{Content, KEYS, MAIN, Place, SPACES};
 use crate::branches::{Driver, NAMES, Step, done, place, time};
 use crate::failure::{ensure, same};
@@ -34,7 +34,7 @@ impl Driver {
             1 => {
                 let (snapshot, held) = self.some_state(number, random)?;
                 self.check_hash(&snapshot, held)?;
-                let tip = Held::new(self.model.tip(branch), self.now());
+                let tip = ReadState::new(self.model.tip(branch), self.now());
                 let snapshot = self.branch(number, branch)?.snapshot();
                 self.check_hash(&snapshot, tip)?;
             }
@@ -50,7 +50,7 @@ impl Driver {
     }
 
     /// The newest state of a branch, an open snapshot, or a branch at the moment of a tag.
-    fn some_state(&self, number: usize, random: &mut Random) -> Step<(Snapshot, Held)> {
+    fn some_state(&self, number: usize, random: &mut Random) -> Step<(Snapshot, ReadState)> {
         let branch = self.some_branch(random);
         let handle = self.branch(number, branch)?;
         let tags: Vec<u64> = self.model.tags().into_values().collect();
@@ -68,7 +68,7 @@ impl Driver {
                 Ok((snapshot.clone(), *held))
             }
             _ => {
-                let held = Held::new(self.model.tip(branch), self.now());
+                let held = ReadState::new(self.model.tip(branch), self.now());
                 Ok((handle.snapshot(), held))
             }
         }
@@ -196,7 +196,7 @@ impl Driver {
     }
 
     /// The content of a state whose time is known.
-    fn live(&self, held: Held) -> Option<Live> {
+    fn live(&self, held: ReadState) -> Option<Live> {
         let state = &self.model.nodes[held.node].state;
         let at = |now| {
             let live = state.iter().filter(|(_, content)| content.lives(now));
@@ -207,7 +207,7 @@ impl Driver {
     }
 
     /// Compares the hash of a state with those of others: they are the same if the states are.
-    fn check_hash(&mut self, snapshot: &Snapshot, held: Held) -> Step {
+    fn check_hash(&mut self, snapshot: &Snapshot, held: ReadState) -> Step {
         let hash = done("state_hash", snapshot.state_hash())?;
         let Some(live) = self.live(held) else { return Ok(()) };
         for (other, of_other) in &self.hashes.0 {
@@ -228,7 +228,7 @@ impl Driver {
     fn check_diff(
         &self,
         number: usize,
-        states: &[(Snapshot, Held); 2],
+        states: &[(Snapshot, ReadState); 2],
         space: usize,
         key: Option<u8>,
     ) -> Step {
@@ -248,7 +248,7 @@ impl Driver {
         for key in (0..KEYS as u8).filter(|it| key.is_none_or(|key| key == *it)) {
             let difference = found.remove(&vec![key]);
             let place = (space, key);
-            let by = |held: Held| self.model.nodes[held.node].by.get(&place).copied();
+            let by = |held: ReadState| self.model.nodes[held.node].by.get(&place).copied();
             let (Some(before), Some(after)) =
                 (self.seen(*held_a, place), self.seen(*held_b, place))
             else {

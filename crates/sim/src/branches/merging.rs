@@ -14,14 +14,14 @@ use crate::branches::json;
 use crate::branches::model::{
     Content, Effect, JSON, KEYS, Line, MAIN, Model, Place, SPACES, Writes,
 };
-use crate::branches::rules::{Before, Fate, Rule};
-use crate::branches::{Driver, Halt, NAMES, Step, done, refused, same_newest};
+use crate::branches::rules::{Before, KeyOutcome, Rule};
+use crate::branches::{Driver, NAMES, Step, StepError, done, refused, same_newest};
 use crate::failure::{Failure, ensure, same};
 
 /// The permitted outcomes for a key.
 #[derive(Clone, Debug)]
 pub(super) struct Expected {
-    pub(super) fates: Vec<Fate>,
+    pub(super) key_outcomes: Vec<KeyOutcome>,
     /// Whether the other branch has changed it, if that is certain.
     pub(super) is_changed: Option<bool>,
 }
@@ -43,7 +43,7 @@ impl Driver {
         let has_late_forks = self.has_late_forks && self.model.lines.iter().any(Line::is_late);
         match self.try_merge(number, random) {
             // The versions of the common ancestor may have been dropped before the fork.
-            Err(Halt::Call(_)) if has_late_forks && std::mem::take(&mut self.is_trimmed) => {
+            Err(StepError::Call(_)) if has_late_forks && std::mem::take(&mut self.is_trimmed) => {
                 self.doubt = None;
                 Ok(())
             }
@@ -87,7 +87,8 @@ impl Driver {
         let may_delete = random.below(2) == 0 && self.members.len() == 1;
         let outcome = if may_delete && ![from, into, MAIN].contains(&third) {
             self.arm_nothing();
-            let meanwhile = Meanwhile::new(&db, self.model.lines[third].name().unwrap_or_default());
+            let meanwhile =
+                ConcurrentDeletion::new(&db, self.model.lines[third].name().unwrap_or_default());
             let merged = with_rules(&meanwhile.before()).run();
             if let Some(deleted) = meanwhile.done() {
                 done("delete", deleted)?;
@@ -198,16 +199,16 @@ impl Driver {
                 let place = (space, key);
                 let (our, their) =
                     (self.model.content(ours, place, now), self.model.content(theirs, place, now));
-                let mut found = Expected { fates: Vec::new(), is_changed: None };
-                let newest_fates = match rule {
+                let mut found = Expected { key_outcomes: Vec::new(), is_changed: None };
+                let newest_outcomes = match rule {
                     Rule::Newest => {
-                        self.model.newest_fates((ours, theirs), place, self.model.newest, now)
+                        self.model.newest_outcomes((ours, theirs), place, self.model.newest, now)
                     }
                     _ => Vec::new(),
                 };
-                let fate = |base: Option<&Option<Content>>| {
+                let key_outcome = |base: Option<&Option<Content>>| {
                     let sides = (our.as_ref(), their.as_ref());
-                    fates(*rule, base.map(Option::as_ref), sides, &newest_fates)
+                    key_outcomes(*rule, base.map(Option::as_ref), sides, &newest_outcomes)
                 };
                 let mut changes = Vec::new();
                 // The bases are read as of their own times. But a key of which only the time has
@@ -218,11 +219,11 @@ impl Driver {
                         let then = if is_of_now { now } else { self.model.micros_at(glsn) };
                         self.model.content(node, place, then)
                     });
-                    let (fates, is_changed) = fate(base.as_ref());
-                    found.fates.extend(fates);
+                    let (key_outcomes, is_changed) = key_outcome(base.as_ref());
+                    found.key_outcomes.extend(key_outcomes);
                     changes.push(is_changed);
                 }
-                // The store may not know of a deletion which of the bases contain it.
+                // The store may not know which of the bases contain a deletion.
                 let of_base = |base: &usize| self.model.nodes[*base].state.get(&place);
                 let has_expiry =
                     |base: &usize| of_base(base).is_some_and(|it| it.expires.is_some());
@@ -230,17 +231,17 @@ impl Driver {
                     .iter()
                     .any(|base| of_base(base) != of_base(&bases[0]) || has_expiry(base));
                 if bases.len() > 1 && may_differ {
-                    let (fates, is_changed) = fate(None);
-                    found.fates.extend(fates);
+                    let (key_outcomes, is_changed) = key_outcome(None);
+                    found.key_outcomes.extend(key_outcomes);
                     changes.push(is_changed);
-                    // A deletion with nothing beneath is dropped, as if the key had never been
-                    // there; a commit that has only deleted is then none.
+                    // A deletion without an older version is dropped, as if the key had never
+                    // existed; a commit of only such deletions then wrote nothing.
                     if bases.iter().any(|base| of_base(base).is_none_or(|it| it.expires.is_some()))
                     {
                         for base in &bases {
                             let base = Some(self.model.content(*base, place, now));
-                            let (fates, is_changed) = fate(base.as_ref());
-                            found.fates.extend(fates);
+                            let (key_outcomes, is_changed) = key_outcome(base.as_ref());
+                            found.key_outcomes.extend(key_outcomes);
                             changes.push(is_changed);
                         }
                     }
@@ -256,14 +257,14 @@ impl Driver {
 
 /// The deletion of another branch while a merge decides about a key; versions that only it retained
 /// are dropped.
-struct Meanwhile {
+struct ConcurrentDeletion {
     db: Db,
     name: String,
     result: Arc<Mutex<Option<plimsoll::Result<()>>>>,
     is_over: Arc<AtomicBool>,
 }
 
-impl Meanwhile {
+impl ConcurrentDeletion {
     fn new(db: &Db, name: &str) -> Self {
         let (db, name) = (db.clone(), name.to_owned());
         Self { db, name, result: Arc::default(), is_over: Arc::default() }
@@ -290,32 +291,34 @@ impl Meanwhile {
 
 /// The permitted outcomes for a key, and whether theirs has changed it. `newest` are those of
 /// [`Rule::Newest`].
-pub(super) fn fates(
+pub(super) fn key_outcomes(
     rule: Rule,
     base: Option<Option<&Content>>,
     (ours, theirs): (Option<&Content>, Option<&Content>),
-    newest: &[Fate],
-) -> (Vec<Fate>, bool) {
+    newest: &[KeyOutcome],
+) -> (Vec<KeyOutcome>, bool) {
     if base == Some(theirs) {
-        return (vec![Fate::Keep], false);
+        return (vec![KeyOutcome::Keep], false);
     }
-    let fates = match () {
-        () if ours == theirs && rule != Rule::Counter => vec![Fate::Keep],
-        () if base == Some(ours) => vec![theirs.cloned().map_or(Fate::Delete, Fate::Put)],
+    let key_outcomes = match () {
+        () if ours == theirs && rule != Rule::Counter => vec![KeyOutcome::Keep],
+        () if base == Some(ours) => {
+            vec![theirs.cloned().map_or(KeyOutcome::Delete, KeyOutcome::Put)]
+        }
         () if rule == Rule::Newest => newest.to_vec(),
-        () => match rule.fate(base, ours, theirs) {
-            Fate::Conflict if ours == theirs => vec![Fate::Keep],
+        () => match rule.key_outcome(base, ours, theirs) {
+            KeyOutcome::Conflict if ours == theirs => vec![KeyOutcome::Keep],
             // The store compares the texts.
-            Fate::Put(put)
+            KeyOutcome::Put(put)
                 if matches!(rule, Rule::Json | Rule::JsonSet)
                     && ours.is_some_and(|it| is_same_json(&it.value, &put.value)) =>
             {
-                vec![Fate::Keep, Fate::Put(put)]
+                vec![KeyOutcome::Keep, KeyOutcome::Put(put)]
             }
-            fate => vec![fate],
+            key_outcome => vec![key_outcome],
         },
     };
-    (fates, true)
+    (key_outcomes, true)
 }
 
 /// Whether two values are JSON texts that merges consider to be the same.
@@ -326,30 +329,30 @@ fn is_same_json(a: &[u8], b: &[u8]) -> bool {
 impl Model {
     /// The permitted outcomes of [`Rule::Newest`] for a key that both sides changed; theirs is a
     /// state as of `theirs_at`.
-    pub(super) fn newest_fates(
+    pub(super) fn newest_outcomes(
         &self,
         (ours, theirs): (usize, usize),
         place: Place,
         theirs_at: u64,
         now: u64,
-    ) -> Vec<Fate> {
-        let mut fates = Vec::new();
+    ) -> Vec<KeyOutcome> {
+        let mut key_outcomes = Vec::new();
         for our in self.written_by(ours, place, now) {
             for their in self.written_by(theirs, place, now) {
-                let fate = match (our, their) {
+                let key_outcome = match (our, their) {
                     (Some(our), Some(their)) if their > our => {
-                        self.content(theirs, place, now).map_or(Fate::Delete, Fate::Put)
+                        self.content(theirs, place, now).map_or(KeyOutcome::Delete, KeyOutcome::Put)
                     }
-                    (Some(_), Some(_)) => Fate::Keep,
-                    (Some(our), None) if our > theirs_at => Fate::Keep,
-                    _ => Fate::Conflict,
+                    (Some(_), Some(_)) => KeyOutcome::Keep,
+                    (Some(our), None) if our > theirs_at => KeyOutcome::Keep,
+                    _ => KeyOutcome::Conflict,
                 };
-                if !fates.contains(&fate) {
-                    fates.push(fate);
+                if !key_outcomes.contains(&key_outcome) {
+                    key_outcomes.push(key_outcome);
                 }
             }
         }
-        fates
+        key_outcomes
     }
 
     /// The commits that may have written the version of a key that a state contains. A deletion or
@@ -381,22 +384,22 @@ fn writes_of(steps: &Steps, expected: &BTreeMap<Place, Expected>) -> Result<Writ
     let mut writes = Writes::new();
     for (place, expected) in expected {
         let step = steps.get(place);
-        let is_it = |fate: &&Fate| match (fate, step) {
-            (Fate::Keep, None) => true,
-            (Fate::Put(content), Some((MergeAction::Put, Some(value)))) => {
+        let is_it = |key_outcome: &&KeyOutcome| match (key_outcome, step) {
+            (KeyOutcome::Keep, None) => true,
+            (KeyOutcome::Put(content), Some((MergeAction::Put, Some(value)))) => {
                 let is_json = place.0 == JSON && is_same_json(value, &content.value);
                 is_json || *value == *content.value
             }
-            (Fate::Delete, Some((MergeAction::Delete, _))) => true,
-            (Fate::Conflict, Some((MergeAction::Conflict, _))) => true,
+            (KeyOutcome::Delete, Some((MergeAction::Delete, _))) => true,
+            (KeyOutcome::Conflict, Some((MergeAction::Conflict, _))) => true,
             _ => false,
         };
-        match expected.fates.iter().find(is_it) {
-            Some(Fate::Put(content)) => {
+        match expected.key_outcomes.iter().find(is_it) {
+            Some(KeyOutcome::Put(content)) => {
                 let value = step.and_then(|(_, value)| value.clone()).unwrap_or_default();
                 writes.insert(*place, Some(Content::new(value, content.expires)));
             }
-            Some(Fate::Delete) => drop(writes.insert(*place, None)),
+            Some(KeyOutcome::Delete) => drop(writes.insert(*place, None)),
             Some(_) => {}
             None => same(format!("key {place:?}"), &format!("{step:?}"), &format!("{expected:?}"))?,
         }

@@ -285,8 +285,8 @@ impl Model {
         self.nodes[node].state.get(&place).filter(|content| content.lives(now)).cloned()
     }
 
-    /// Whether a branch got commits after a moment that wrote one of these keys: one for which
-    /// `is_seen`, and any.
+    /// Whether commits of a branch after a moment wrote one of these keys: a key for which
+    /// `is_seen` holds, and any key.
     pub(super) fn is_written_after(
         &self,
         branch: usize,

@@ -55,7 +55,7 @@ impl Driver {
                 let held = self.member(number).snapshots.iter();
                 nth(held.map(|(snapshot, _)| snapshot.at().0).collect())
             }
-            // Where another branch left main, or another branch but main.
+            // The fork of another branch from main, or from a branch other than main.
             2 => {
                 let alive = self.model.alive().into_iter().filter(|other| *other != MAIN);
                 let forks = alive.map(|other| (self.model.lines[other].parent, other));

@@ -54,7 +54,7 @@ pub(super) enum Rule {
 
 /// The result for a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum KeyOutcome {
     Keep,
     Put(Content),
     Delete,
@@ -73,7 +73,7 @@ impl Rule {
             (TEXTS, 0..3) => Self::Text,
             (_, 0) | (TEXTS, 3) => Self::Conflict,
             (_, 1) | (TEXTS, 4) => Self::Ours,
-            // A function would write something else than a text.
+            // A function would not write a text.
             (_, 2 | 3) | (TEXTS, _) => Self::Theirs,
             _ => Self::Function,
         }
@@ -102,22 +102,26 @@ impl Rule {
 
     /// The result for a key that both sides changed; `base`: `None` if the bases differ. White
     /// space and the order of fields and elements in JSON may differ.
-    pub(super) fn fate(
+    pub(super) fn key_outcome(
         self,
         base: Option<Option<&Content>>,
         ours: Option<&Content>,
         theirs: Option<&Content>,
-    ) -> Fate {
+    ) -> KeyOutcome {
         let put = |value: Vec<u8>| {
-            Fate::Put(Content::new(value, ours.and_then(|content| content.expires)))
+            KeyOutcome::Put(Content::new(value, ours.and_then(|content| content.expires)))
         };
         let is_one_base = base.is_some();
         let base = base.flatten();
         match self {
-            Self::Conflict => Fate::Conflict,
-            Self::Ours => Fate::Keep,
-            Self::Theirs => theirs.map_or(Fate::Delete, |content| Fate::Put(content.clone())),
-            Self::Counter if !is_one_base || (base.is_some() && ours.is_none()) => Fate::Conflict,
+            Self::Conflict => KeyOutcome::Conflict,
+            Self::Ours => KeyOutcome::Keep,
+            Self::Theirs => {
+                theirs.map_or(KeyOutcome::Delete, |content| KeyOutcome::Put(content.clone()))
+            }
+            Self::Counter if !is_one_base || (base.is_some() && ours.is_none()) => {
+                KeyOutcome::Conflict
+            }
             Self::Counter => {
                 let number = |content: Option<&Content>| {
                     let bytes = content.map_or(Ok([0; 8]), |it| it.value[..].try_into());
@@ -127,7 +131,7 @@ impl Rule {
                     (Ok(base), Ok(ours), Ok(theirs)) => i64::try_from(ours + theirs - base).ok(),
                     _ => None,
                 };
-                sum.map_or(Fate::Conflict, |sum| put(sum.to_le_bytes().to_vec()))
+                sum.map_or(KeyOutcome::Conflict, |sum| put(sum.to_le_bytes().to_vec()))
             }
             Self::Text => {
                 let numbers =
@@ -135,7 +139,7 @@ impl Rule {
                 let (Some(base), Some(ours), Some(theirs)) =
                     (numbers(base), numbers(ours), numbers(theirs))
                 else {
-                    return Fate::Conflict;
+                    return KeyOutcome::Conflict;
                 };
                 let mut merged = ours;
                 for line in 0..LINES {
@@ -143,19 +147,19 @@ impl Rule {
                     merged[line] = match () {
                         () if ours == base => theirs,
                         () if theirs == base || ours == theirs => ours,
-                        () => return Fate::Conflict,
+                        () => return KeyOutcome::Conflict,
                     };
                 }
-                if merged == ours { Fate::Keep } else { put(text_of(merged)) }
+                if merged == ours { KeyOutcome::Keep } else { put(text_of(merged)) }
             }
             Self::Newest => unreachable!("the commits of the versions are compared"),
             Self::Json | Self::JsonSet => {
                 let (Some(ours), Some(theirs), true) = (ours, theirs, is_one_base) else {
-                    return Fate::Conflict;
+                    return KeyOutcome::Conflict;
                 };
                 let merge = if self == Self::Json { json::merged } else { json::merged_set };
                 let base = base.map(|base| &base.value[..]);
-                merge(base, &ours.value, &theirs.value).map_or(Fate::Conflict, put)
+                merge(base, &ours.value, &theirs.value).map_or(KeyOutcome::Conflict, put)
             }
             Self::Function => {
                 let bytes = |content: Option<&'_ Content>| content.map(|it| it.value.to_vec());
@@ -163,11 +167,11 @@ impl Rule {
                 let decided =
                     decide(base.as_deref(), is_one_base, ours.as_deref(), theirs.as_deref());
                 match decided {
-                    MergeDecision::Put(value) if Some(&value) == ours.as_ref() => Fate::Keep,
+                    MergeDecision::Put(value) if Some(&value) == ours.as_ref() => KeyOutcome::Keep,
                     MergeDecision::Put(value) => put(value),
-                    MergeDecision::Delete if ours.is_none() => Fate::Keep,
-                    MergeDecision::Delete => Fate::Delete,
-                    MergeDecision::Conflict => Fate::Conflict,
+                    MergeDecision::Delete if ours.is_none() => KeyOutcome::Keep,
+                    MergeDecision::Delete => KeyOutcome::Delete,
+                    MergeDecision::Conflict => KeyOutcome::Conflict,
                 }
             }
         }

@@ -63,7 +63,7 @@ impl Driver {
     /// Goes on with an open transaction.
     pub(super) fn go_on(&mut self, number: usize, random: &mut Random) -> Step {
         let Some(mut open) = self.take_open(number, random) else { return Ok(()) };
-        // A transaction on a deleted branch is good for nothing.
+        // A transaction on a deleted branch can only fail.
         if self.model.lines[open.branch].name().is_some() {
             self.use_transaction(number, &mut open, random)?;
         }
@@ -225,7 +225,7 @@ impl Driver {
             }
             Err(error) => {
                 let failed = Failure::new(format!("{} failed: {error} [{error:?}]", what()));
-                return Err(crate::branches::Halt::Call(failed));
+                return Err(crate::branches::StepError::Call(failed));
             }
         }
         Ok(())

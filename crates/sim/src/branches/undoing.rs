@@ -7,11 +7,11 @@ use std::sync::Arc;
 use plimsoll::{Error, Glsn, InvalidInput, MergeOutcome, MergeSteps, Retention};
 use plimsoll_disk::random::Random;
 
-use crate::branches::checks::Held;
-use crate::branches::merging::{Expected, fates};
+use crate::branches::checks::ReadState;
+use crate::branches::merging::{Expected, key_outcomes};
 use crate::branches::model::{Effect, KEYS, MAIN, Model, Place, SPACES};
-use crate::branches::rules::{Before, Fate, Rule};
-use crate::branches::{Driver, Halt, Step, done, refused};
+use crate::branches::rules::{Before, KeyOutcome, Rule};
+use crate::branches::{Driver, Step, StepError, done, refused};
 use crate::failure::same;
 
 /// Recent commits are undone more often than older ones.
@@ -21,7 +21,7 @@ const RECENT: u64 = 12;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spaces {
     All,
-    /// Only the one whose past is retained.
+    /// Only the keyspace whose past is retained.
     Kept,
     /// All but that one.
     Others,
@@ -169,16 +169,16 @@ impl Driver {
         let mut expected = BTreeMap::new();
         for place in all_places().filter(|(space, _)| spaces.has(*space)) {
             let ours = self.model.content(tip, place, now);
-            let fates = [theirs.times.0, theirs.times.1].map(|then| {
+            let key_outcomes = [theirs.times.0, theirs.times.1].map(|then| {
                 let theirs = self.model.content(theirs.node, place, then);
                 let lasting = theirs.clone().filter(|content| content.lives(now));
                 match lasting {
-                    _ if theirs == ours || lasting == ours => Fate::Keep,
-                    Some(content) => Fate::Put(content),
-                    None => Fate::Delete,
+                    _ if theirs == ours || lasting == ours => KeyOutcome::Keep,
+                    Some(content) => KeyOutcome::Put(content),
+                    None => KeyOutcome::Delete,
                 }
             });
-            expected.insert(place, expected_of(fates.to_vec()));
+            expected.insert(place, expected_of(key_outcomes.to_vec()));
         }
         let undo = Undo {
             what: format!("reset of branch {into} to {to} in {spaces:?}"),
@@ -203,7 +203,7 @@ impl Driver {
         run: impl FnOnce() -> plimsoll::Result<MergeOutcome>,
     ) -> Step {
         match self.try_undo(number, undo, preview, run) {
-            Err(Halt::Call(_)) if !undo.is_kept && std::mem::take(&mut self.is_trimmed) => {
+            Err(StepError::Call(_)) if !undo.is_kept && std::mem::take(&mut self.is_trimmed) => {
                 self.doubt = None;
                 Ok(())
             }
@@ -247,14 +247,14 @@ impl Driver {
         places: &BTreeSet<Place>,
         spaces: Spaces,
         rules: &[Rule; SPACES],
-        [base, theirs]: [Held; 2],
+        [base, theirs]: [ReadState; 2],
         (into, theirs_at): (usize, u64),
     ) -> BTreeMap<Place, Expected> {
         let (now, tip) = (self.now(), self.model.tip(into));
         let mut all = BTreeMap::new();
         for place in places.iter().copied().filter(|(space, _)| spaces.has(*space)) {
             let ours = self.model.content(tip, place, now);
-            let newest = self.model.newest_fates((tip, theirs.node), place, theirs_at, now);
+            let newest = self.model.newest_outcomes((tip, theirs.node), place, theirs_at, now);
             let mut found = Vec::new();
             for (base_time, their_time) in
                 [(base.times.0, theirs.times.0), (base.times.1, theirs.times.1)]
@@ -264,10 +264,12 @@ impl Driver {
                 // A value that has expired since is not put back.
                 let lasting = theirs.as_ref().filter(|content| content.lives(now));
                 if base == theirs {
-                    found.push(Fate::Keep);
+                    found.push(KeyOutcome::Keep);
                 } else {
                     let sides = (ours.as_ref(), lasting);
-                    found.extend(fates(rules[place.0], Some(base.as_ref()), sides, &newest).0);
+                    found.extend(
+                        key_outcomes(rules[place.0], Some(base.as_ref()), sides, &newest).0,
+                    );
                 }
             }
             all.insert(place, expected_of(found));
@@ -298,7 +300,7 @@ impl Driver {
     }
 
     /// A moment of a branch.
-    pub(super) fn state_of(&self, number: usize, branch: usize, at: u64) -> Step<Held> {
+    pub(super) fn state_of(&self, number: usize, branch: usize, at: u64) -> Step<ReadState> {
         let (now, then) = (self.now(), self.model.micros_at(at));
         let times = match () {
             () if at == self.model.newest => (now, now),
@@ -306,7 +308,7 @@ impl Driver {
             () if at < self.first_of_log(number)? => (then, now),
             () => (then, then),
         };
-        Ok(Held { node: self.model.node_at(branch, at), times })
+        Ok(ReadState { node: self.model.node_at(branch, at), times })
     }
 
     pub(super) fn first_of_log(&self, number: usize) -> Step<u64> {
@@ -360,15 +362,15 @@ impl Model {
     }
 }
 
-fn expected_of(mut fates: Vec<Fate>) -> Expected {
-    let keeps = fates.iter().filter(|fate| **fate == Fate::Keep).count();
+fn expected_of(mut key_outcomes: Vec<KeyOutcome>) -> Expected {
+    let keeps = key_outcomes.iter().filter(|key_outcome| **key_outcome == KeyOutcome::Keep).count();
     let is_changed = match keeps {
         0 => Some(true),
-        _ if keeps == fates.len() => Some(false),
+        _ if keeps == key_outcomes.len() => Some(false),
         _ => None,
     };
-    fates.dedup();
-    Expected { fates, is_changed }
+    key_outcomes.dedup();
+    Expected { key_outcomes, is_changed }
 }
 
 fn all_places() -> impl Iterator<Item = Place> {

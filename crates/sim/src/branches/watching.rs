@@ -20,7 +20,8 @@ pub(super) struct Watch {
     key: Option<u8>,
     /// The commit from which it continues after a restart.
     next: u64,
-    /// Whether that is where the feed was, rather than behind the last commit that it returned.
+    /// Whether that is the position of the feed, rather than the one after the last commit that it
+    /// returned.
     is_by_position: bool,
     /// The process that reads it, and the feed.
     open: Option<(usize, Commits)>,

@@ -11,7 +11,7 @@ use plimsoll_disk::mem::MemDisk;
 
 use crate::driver::Driver;
 use crate::failure::{Failure, Outcome, ensure, same};
-use crate::judge::{Judge, Place, View, Way};
+use crate::judge::{Judge, Place, View, WalkOptions};
 use crate::model::{Model, NAMES, space_name};
 use crate::op::{Edge, Get, Span};
 use crate::world::World;
@@ -49,13 +49,14 @@ impl Driver {
             return Ok(String::new());
         }
         let opened = Db::open(self.world.store_path(), self.world.options().read_only(true));
-        let Some(db) = self.expect("opening the store to read beside the writer", opened)? else {
+        let Some(db) = self.expect("opening the store read-only while the writer has it open", \
+                                    opened)? else {
             return Ok(String::new());
         };
         let (newest, mut model) = (db.newest(), self.model.clone());
         ensure(model.may_end_at(newest.0), || {
             format!(
-                "a reader beside the writer begins at {newest}, but {} is acknowledged",
+                "a read-only process begins at {newest}, but {} is acknowledged",
                 model.acked()
             )
         })?;
@@ -227,8 +228,8 @@ fn compare_moment(judge: &Judge<'_>, space: u8, keyspace: &Keyspace, at: u64) ->
     };
     let place = Place { space, keyspace };
     let all = Span::Range(Edge::Open, Edge::Open);
-    judge.walk(View::Snapshot(&snapshot), place, &all, Way::whole(false))?;
-    judge.walk(View::Snapshot(&snapshot), place, &all, Way::whole(true))?;
+    judge.walk(View::Snapshot(&snapshot), place, &all, WalkOptions::whole(false))?;
+    judge.walk(View::Snapshot(&snapshot), place, &all, WalkOptions::whole(true))?;
     judge.ends(View::Snapshot(&snapshot), place)?;
     for (number, key) in judge.model.keys(space).into_iter().take(KEYS).enumerate() {
         let how = [Get::Value, Get::Streamed, Get::Contains, Get::Lent][number % 4];

@@ -20,7 +20,7 @@ impl Driver {
             return Ok("in doubt".to_owned());
         }
         let made = self.db().log().cursor(&cursor_name(name), Glsn(from));
-        self.absorb_amid()?;
+        self.absorb_nested()?;
         match self.model.cursors().get(&name) {
             Some(next) => {
                 let Some(found) = self.expect("cursor", made)? else {

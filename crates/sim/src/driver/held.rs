@@ -40,7 +40,7 @@ pub(super) struct OpenReader {
 }
 
 /// The result of a step of an open iterator or reader.
-enum Went {
+enum StepResult {
     On,
     ToItsEnd,
     Failed,
@@ -103,16 +103,16 @@ impl Driver {
         let Some(mut walk) = self.walks.remove(&slot) else { return Ok("no walk".to_owned()) };
         for _ in 0..count {
             match self.walk_one(&mut walk)? {
-                Went::On => {}
-                Went::ToItsEnd => return Ok("ended".to_owned()),
-                Went::Failed => return Ok("failed".to_owned()),
+                StepResult::On => {}
+                StepResult::ToItsEnd => return Ok("ended".to_owned()),
+                StepResult::Failed => return Ok("failed".to_owned()),
             }
         }
         self.walks.insert(slot, walk);
         Ok("answered".to_owned())
     }
 
-    fn walk_one(&self, walk: &mut OpenWalk) -> Outcome<Went> {
+    fn walk_one(&self, walk: &mut OpenWalk) -> Outcome<StepResult> {
         let excuse = |error: &Error| self.excused(error);
         let what = || walk.what.clone();
         let at = Some((walk.space, walk.snapshot.at().0));
@@ -120,14 +120,14 @@ impl Driver {
             ensure(matches!(walk.range.advance(), Ok(None)), || {
                 format!("{} continues after an error", walk.what)
             })?;
-            return Ok(Went::Failed);
+            return Ok(StepResult::Failed);
         };
         let wanted = walk.wanted.pop_front();
         let Some((key, value)) = found else {
             ensure(wanted.is_none(), || {
                 format!("{} ended before {:?}", walk.what, wanted.map(|(key, _)| show(&key)))
             })?;
-            return Ok(Went::ToItsEnd);
+            return Ok(StepResult::ToItsEnd);
         };
         same(
             format!("{}: key", walk.what),
@@ -140,7 +140,7 @@ impl Driver {
             None => false,
         };
         ensure(right, || format!("{}: wrong value of {}", walk.what, show(key)))?;
-        Ok(Went::On)
+        Ok(StepResult::On)
     }
 
     pub(super) fn begin_reader(
@@ -178,10 +178,10 @@ impl Driver {
         let mut left = bytes as usize;
         while left > 0 {
             match self.read_piece(&mut open, left.min(PIECE_BYTES))? {
-                (Went::On, bytes) => left -= bytes,
-                (Went::ToItsEnd, _) => return Ok("ended".to_owned()),
+                (StepResult::On, bytes) => left -= bytes,
+                (StepResult::ToItsEnd, _) => return Ok("ended".to_owned()),
                 // A retry resumes at the same position.
-                (Went::Failed, _) => {
+                (StepResult::Failed, _) => {
                     self.readers.insert(slot, open);
                     return Ok("failed".to_owned());
                 }
@@ -191,7 +191,7 @@ impl Driver {
         Ok("answered".to_owned())
     }
 
-    fn read_piece(&self, open: &mut OpenReader, most: usize) -> Outcome<(Went, usize)> {
+    fn read_piece(&self, open: &mut OpenReader, most: usize) -> Outcome<(StepResult, usize)> {
         let mut piece = vec![0; most];
         let rest = &open.wanted[open.read..];
         match open.reader.read(&mut piece) {
@@ -201,11 +201,11 @@ impl Driver {
                     && (bytes > 0 || rest.is_empty());
                 ensure(right, || format!("{}: wrong bytes from {} on", open.what, open.read))?;
                 open.read += bytes;
-                Ok((if bytes == 0 { Went::ToItsEnd } else { Went::On }, bytes))
+                Ok((if bytes == 0 { StepResult::ToItsEnd } else { StepResult::On }, bytes))
             }
             Err(error) => {
                 if cause_of(&error).is_some_and(|cause| self.excused(cause)) {
-                    return Ok((Went::Failed, 0));
+                    return Ok((StepResult::Failed, 0));
                 }
                 Err(Failure::new(format!("{} failed at {}: {error}", open.what, open.read)))
             }

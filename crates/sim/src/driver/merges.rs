@@ -144,7 +144,7 @@ impl Driver {
                 |(place, _): &&(Place, _)| space_name(place.0) == name && place.1 == conflict.key();
             let Some((_, sides)) = merge.conflicts.iter().find(is_it) else {
                 let key = show(conflict.key());
-                return Err(Failure::new(format!("{what}: {key} in {name} is no conflict")));
+                return Err(Failure::new(format!("{what}: {key} in {name} is not a conflict")));
             };
             let all = [MergeSide::Base, MergeSide::Ours, MergeSide::Theirs];
             for (side, wanted) in all.into_iter().zip(sides) {

@@ -19,17 +19,17 @@ impl Driver {
             }
             Reader::Back(back) if back > 0 => {
                 let opened = self.db().snapshot_at(StoreMoment::Glsn(Glsn(self.back(back))));
-                if self.commit_amid.is_some() {
-                    self.absorb_amid()?;
-                    // The deed ran before the snapshot was open, so the snapshot did not retain
-                    // anything yet.
+                if self.nested_commit.is_some() {
+                    self.absorb_nested()?;
+                    // The nested operation ran before the snapshot was open, so the snapshot did
+                    // not retain anything yet.
                     self.raise_floors();
                 }
                 self.expect("snapshot_at", opened)
             }
             _ => {
                 let opened = self.db().snapshot();
-                self.absorb_amid()?;
+                self.absorb_nested()?;
                 Ok(Some(opened))
             }
         }
@@ -41,7 +41,7 @@ impl Driver {
         let (opened, wanted) = match moment {
             Moment::Newest => {
                 let opened = self.db().snapshot();
-                self.absorb_amid()?;
+                self.absorb_nested()?;
                 // The snapshot may or may not include a commit made in between.
                 let now = if opened.at() > newest { self.db().newest() } else { newest };
                 (Ok(opened), now)

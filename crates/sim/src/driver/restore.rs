@@ -19,7 +19,7 @@ use crate::op::Part;
 use crate::world::World;
 
 /// An earlier state of a store's folder.
-pub(super) struct Kept {
+pub(super) struct SavedState {
     disk: LyingDisk,
     model: Model,
     times_ordered: bool,
@@ -98,9 +98,9 @@ impl Driver {
         Ok(false)
     }
 
-    fn as_it_is(&self) -> Kept {
+    fn as_it_is(&self) -> SavedState {
         let (disk, model) = (self.world.disk.snapshot(), self.model.clone());
-        Kept { disk, model, times_ordered: self.times_ordered, trim_asked: self.trim_asked }
+        SavedState { disk, model, times_ordered: self.times_ordered, trim_asked: self.trim_asked }
     }
 
     /// Opens a copy of the store with one folder taken from `other`.

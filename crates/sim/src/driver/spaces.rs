@@ -74,7 +74,8 @@ impl Driver {
             ))),
             Ok(second) => {
                 drop(second);
-                Err(Failure::new("a second writer opened the store beside the first one"))
+                Err(Failure::new("a second writer opened the store although the first one has it \
+                                  open"))
             }
         }
     }

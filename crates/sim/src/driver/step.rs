@@ -8,7 +8,7 @@ use plimsoll_disk::clock::Clock;
 use crate::content::Content;
 use crate::driver::{DAY_MICROS, Driver, HOUR_MICROS};
 use crate::failure::{Failure, Outcome, same};
-use crate::judge::{Got, View, Way};
+use crate::judge::{ReadResult, View, WalkOptions};
 use crate::model::{Entry, space_name};
 use crate::op::{Fault, Get, Keep, Key, Op, Reader, Span};
 
@@ -71,9 +71,13 @@ impl Driver {
             Op::DeleteRange { space, span } => self.delete_range_now(*space, span),
             Op::Get { space, key, how: Get::Now, .. } => self.get_now(*space, key),
             Op::Get { from, space, key, how } => self.get(*from, *space, key, *how),
-            Op::Walk { from, space, span, reverse, limit, keys_only, amid } => {
-                let how =
-                    Way { reverse: *reverse, limit: *limit, keys_only: *keys_only, amid: *amid };
+            Op::Walk { from, space, span, reverse, limit, keys_only, replace_after } => {
+                let how = WalkOptions {
+                    reverse: *reverse,
+                    limit: *limit,
+                    keys_only: *keys_only,
+                    replace_after: *replace_after,
+                };
                 self.walk(*from, *space, span, how)
             }
             Op::WalkBegin { slot, from, space, span, reverse, keys_only } => {
@@ -84,7 +88,7 @@ impl Driver {
                 self.begin_reader(*slot, *from, *space, key)
             }
             Op::ReaderOn { slot, bytes } => self.read_on(*slot, *bytes),
-            Op::Amid { at, deed, op } => self.amid(*at, deed, op),
+            Op::WithNested { at, nested, op } => self.run_nested(*at, nested, op),
             Op::Failing { call, op } => self.failing(*call, op),
             Op::Edge { tx, pick, value, spilled } => {
                 self.change_at_edge(*tx, *pick, *value, *spilled)
@@ -217,7 +221,7 @@ impl Driver {
                 self.world.disk.cut_power_at_change(*after);
                 said("")
             }
-            Op::Among(_) | Op::Timed(_) | Op::Branching(_) | Op::Syncing(_) => said(""),
+            Op::OfProcess(_) | Op::Timed(_) | Op::Branching(_) | Op::Syncing(_) => said(""),
             Op::Fault(fault) => {
                 self.lie(*fault);
                 if *fault == Fault::Heal && !self.world.disk.power_is_cut() {
@@ -269,8 +273,10 @@ impl Driver {
                 // A get that returns nothing may end before the key is in the read set: without
                 // memory, or while the transaction's own runs are searched.
                 match got {
-                    Got::Answer | Got::Part => open.reads.key(space, key),
-                    Got::NotResident | Got::Refused => open.reads.perhaps_key(space, key),
+                    ReadResult::Answer | ReadResult::Part => open.reads.key(space, key),
+                    ReadResult::NotResident | ReadResult::Refused => {
+                        open.reads.perhaps_key(space, key)
+                    }
                 }
             }
             return answered(got.is_answered());
@@ -281,9 +287,9 @@ impl Driver {
         answered(got.is_answered())
     }
 
-    fn walk(&mut self, from: Reader, space: u8, span: &Span, how: Way) -> Outcome<String> {
+    fn walk(&mut self, from: Reader, space: u8, span: &Span, how: WalkOptions) -> Outcome<String> {
         let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
-        if how.amid.is_some() {
+        if how.replace_after.is_some() {
             // Commits submitted by now may have become durable.
             self.trim_asked = self.trim_asked.max(self.model.newest());
         }
@@ -449,7 +455,7 @@ pub(super) fn may_drop_versions(op: &Op) -> bool {
             | Op::LoadDrop { .. }
             | Op::Get { .. }
             | Op::Watch { .. }
-            | Op::Walk { amid: None, .. }
+            | Op::Walk { replace_after: None, .. }
             | Op::WalkOn { .. }
             | Op::ReaderOn { .. }
             | Op::Snapshot { .. }

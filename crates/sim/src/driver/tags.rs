@@ -6,7 +6,7 @@ use crate::driver::Driver;
 use crate::driver::check::tags_of;
 use crate::driver::step::said;
 use crate::failure::{Failure, Outcome, same};
-use crate::judge::{Place, View, Way};
+use crate::judge::{Place, View, WalkOptions};
 use crate::model::{Entry, space_name};
 use crate::op::{Edge, Span};
 
@@ -74,7 +74,12 @@ impl Driver {
         let excuse = |error: &Error| self.excused(error);
         let place = Place { space, keyspace: &keyspace };
         let all = Span::Range(Edge::Open, Edge::Open);
-        self.judge(&excuse).walk(View::Snapshot(snapshot), place, &all, Way::whole(false))?;
+        self.judge(&excuse).walk(
+            View::Snapshot(snapshot),
+            place,
+            &all,
+            WalkOptions::whole(false),
+        )?;
         Ok(())
     }
 

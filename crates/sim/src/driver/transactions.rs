@@ -52,7 +52,7 @@ impl Driver {
     pub(super) fn begin(&mut self, tx: u8) -> Outcome<String> {
         self.txs.remove(&tx);
         let handle = self.db().begin();
-        self.absorb_amid()?;
+        self.absorb_nested()?;
         let at = handle.at();
         ensure(self.model.may_end_at(at.0) && at <= self.model.newest(), || {
             format!(
@@ -103,7 +103,7 @@ impl Driver {
         let Slot::Occupied(mut open) = self.txs.entry(tx) else { return said("no transaction") };
         let handle = &mut open.get_mut().handle;
         let written = if streamed {
-            handle.put_reader(&keyspace, key, &mut Dribble(Cursor::new(&bytes)))
+            handle.put_reader(&keyspace, key, &mut ShortReads(Cursor::new(&bytes)))
         } else {
             handle.put(&keyspace, key, &bytes).map(|()| bytes.len() as u64)
         };
@@ -336,9 +336,9 @@ impl Driver {
 }
 
 /// A reader that yields few bytes at a time.
-struct Dribble<'a>(Cursor<&'a Vec<u8>>);
+struct ShortReads<'a>(Cursor<&'a Vec<u8>>);
 
-impl Read for Dribble<'_> {
+impl Read for ShortReads<'_> {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         let most = into.len().min(DRIBBLE_BYTES);
         self.0.read(&mut into[..most])

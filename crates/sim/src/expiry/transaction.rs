@@ -11,7 +11,7 @@ use crate::failure::{Outcome, ensure, same};
 
 /// The change that a transaction made to a key.
 #[derive(Clone)]
-enum Own {
+enum OwnWrite {
     Written(Option<Content>),
     Appended(Vec<u8>),
 }
@@ -23,7 +23,7 @@ impl Driver {
         let db = self.member(number).db.clone();
         let mut tx = db.begin();
         same("begin", &tx.at().0, &at)?;
-        let mut own: BTreeMap<(usize, u8), Own> = BTreeMap::new();
+        let mut own: BTreeMap<(usize, u8), OwnWrite> = BTreeMap::new();
         // The first expiry that the transaction depends on.
         let mut first = u64::MAX;
         for _ in 0..1 + random.below(4) {
@@ -34,16 +34,16 @@ impl Driver {
             let expires = self.now(number) + 500 + 1000 * millis;
             let value = value(random);
             let base = self.model.content(space, key, at, begun);
-            let mut seen = |own: Option<&Own>| match own {
-                Some(Own::Written(content)) => content.clone(),
+            let mut seen = |own: Option<&OwnWrite>| match own {
+                Some(OwnWrite::Written(content)) => content.clone(),
                 other => {
                     let expires = base.as_ref().and_then(|(_, expires)| *expires);
                     first = first.min(expires.unwrap_or(u64::MAX));
                     match (other, base.clone()) {
-                        (Some(Own::Appended(more)), Some((value, expires))) => {
+                        (Some(OwnWrite::Appended(more)), Some((value, expires))) => {
                             Some(([value, more.clone()].concat(), expires))
                         }
-                        (Some(Own::Appended(more)), None) => Some((more.clone(), None)),
+                        (Some(OwnWrite::Appended(more)), None) => Some((more.clone(), None)),
                         (_, base) => base,
                     }
                 }
@@ -53,43 +53,47 @@ impl Driver {
             let written = match random.below(8) {
                 0 => {
                     done("put", tx.put(&keyspace, [key], &value))?;
-                    Some(Own::Written(Some((value, None))))
+                    Some(OwnWrite::Written(Some((value, None))))
                 }
                 1 | 2 => {
                     done("put", tx.put_expiring_at(&keyspace, [key], &value, time(expires)))?;
-                    Some(Own::Written(Some((value, Some(expires)))))
+                    Some(OwnWrite::Written(Some((value, Some(expires)))))
                 }
                 3 => {
                     done("append", tx.append(&keyspace, [key], &value))?;
                     Some(match before {
-                        None => Own::Appended(value),
-                        Some(Own::Appended(more)) => Own::Appended([more, value].concat()),
-                        Some(Own::Written(None)) => Own::Written(Some((value, None))),
-                        Some(Own::Written(Some((old, expires)))) => {
-                            Own::Written(Some(([old, value].concat(), expires)))
+                        None => OwnWrite::Appended(value),
+                        Some(OwnWrite::Appended(more)) => {
+                            OwnWrite::Appended([more, value].concat())
+                        }
+                        Some(OwnWrite::Written(None)) => OwnWrite::Written(Some((value, None))),
+                        Some(OwnWrite::Written(Some((old, expires)))) => {
+                            OwnWrite::Written(Some(([old, value].concat(), expires)))
                         }
                     })
                 }
                 4 => {
                     done("delete", tx.delete(&keyspace, [key]))?;
-                    Some(Own::Written(None))
+                    Some(OwnWrite::Written(None))
                 }
                 5 => {
                     let there = done("expire_at", tx.expire_at(&keyspace, [key], time(expires)))?;
                     let wanted = seen(before.as_ref());
                     same(what("expire_at"), &there, &wanted.is_some())?;
                     // An expiry that stays the same is not written.
-                    let is_pending = matches!(before, Some(Own::Appended(_)));
+                    let is_pending = matches!(before, Some(OwnWrite::Appended(_)));
                     let changed = wanted.filter(|(_, old)| is_pending || *old != Some(expires));
-                    changed.map(|(value, _)| Own::Written(Some((value, Some(expires)))))
+                    changed.map(|(value, _)| OwnWrite::Written(Some((value, Some(expires)))))
                 }
                 6 => {
                     let there = done("persist", tx.persist(&keyspace, [key]))?;
                     let wanted = seen(before.as_ref());
                     same(what("persist"), &there, &wanted.is_some())?;
                     match (wanted, &before) {
-                        (Some((_, None)), None | Some(Own::Written(_))) => None,
-                        (wanted, _) => wanted.map(|(value, _)| Own::Written(Some((value, None)))),
+                        (Some((_, None)), None | Some(OwnWrite::Written(_))) => None,
+                        (wanted, _) => {
+                            wanted.map(|(value, _)| OwnWrite::Written(Some((value, None))))
+                        }
                     }
                 }
                 _ => {
@@ -128,8 +132,8 @@ impl Driver {
         })?;
         for ((space, key), own) in own {
             let content = match own {
-                Own::Written(content) => content,
-                Own::Appended(more) => match self.model.content(space, key, at, now) {
+                OwnWrite::Written(content) => content,
+                OwnWrite::Appended(more) => match self.model.content(space, key, at, now) {
                     Some((value, expires)) => Some(([value, more].concat(), expires)),
                     None => Some((more, None)),
                 },

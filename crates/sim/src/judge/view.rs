@@ -16,7 +16,7 @@ pub(crate) enum View<'a> {
 
 /// The result of a read of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Got {
+pub(crate) enum ReadResult {
     /// The model's answer.
     Answer,
     /// The answer is not in memory, and only memory was searched.
@@ -27,10 +27,10 @@ pub(crate) enum Got {
     Refused,
 }
 
-impl Got {
+impl ReadResult {
     /// Whether the call came to its end.
     pub(crate) fn is_answered(self) -> bool {
-        matches!(self, Got::Answer | Got::NotResident)
+        matches!(self, ReadResult::Answer | ReadResult::NotResident)
     }
 }
 

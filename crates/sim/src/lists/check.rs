@@ -11,7 +11,7 @@ pub type Lists = BTreeMap<ListName, Vec<u64>>;
 
 /// Counts of a checked history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Checked {
+pub struct HistoryCounts {
     /// Committed transactions.
     pub committed: u64,
     /// Committed transactions whose process was killed before it could report them.
@@ -30,7 +30,7 @@ pub struct Checked {
 ///
 /// # Errors
 /// The history is not strictly serializable; the message names the transactions.
-pub fn check(history: &[Transaction], lists: &Lists) -> Outcome<Checked> {
+pub fn check(history: &[Transaction], lists: &Lists) -> Outcome<HistoryCounts> {
     let prefixes = Prefixes::of(lists);
     let mut writers: HashMap<u64, usize> = HashMap::new();
     for (number, transaction) in history.iter().enumerate() {
@@ -40,7 +40,7 @@ pub fn check(history: &[Transaction], lists: &Lists) -> Outcome<Checked> {
             })?;
         }
     }
-    let mut checked = Checked::default();
+    let mut checked = HistoryCounts::default();
     let mut committed = Vec::new();
     for transaction in history {
         let appended = transaction

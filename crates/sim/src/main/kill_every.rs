@@ -1,7 +1,7 @@
 //! `plimsoll-sim kill-every`: kills one of several processes at each of its operations.
 
 use clap::Args;
-use plimsoll_sim::members::kill_every::{Kills, What, kill_at_every, scenario};
+use plimsoll_sim::members::kill_every::{Kills, ProcessEvent, kill_at_every, scenario};
 
 /// Arguments of `kill-every`.
 #[derive(Args, Debug)]
@@ -32,9 +32,9 @@ pub(crate) struct KillEveryArguments {
 /// Runs the command; returns whether it succeeded.
 pub(crate) fn run(arguments: &KillEveryArguments) -> Result<bool, String> {
     let what = match arguments {
-        KillEveryArguments { stop: true, .. } => What::Stop,
-        KillEveryArguments { cut: true, .. } => What::KillAndCut,
-        _ => What::Kill,
+        KillEveryArguments { stop: true, .. } => ProcessEvent::Stop,
+        KillEveryArguments { cut: true, .. } => ProcessEvent::KillAndCut,
+        _ => ProcessEvent::Kill,
     };
     let (mut all_well, mut all_runs) = (true, 0);
     for seed in arguments.seed..arguments.seed.saturating_add(arguments.seeds) {

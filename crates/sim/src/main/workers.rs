@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::Args;
 use plimsoll_sim::workers::deaths::{Deaths, read_plan};
-use plimsoll_sim::workers::points::Fate;
-use plimsoll_sim::workers::surroundings::Surroundings;
+use plimsoll_sim::workers::environment::Environment;
+use plimsoll_sim::workers::points::EndState;
 use plimsoll_sim::workers::{Report, Work, Workers, child, lister};
 
 /// Arguments of `workers`.
@@ -75,16 +75,16 @@ pub(crate) struct WorkersArguments {
 #[allow(clippy::disallowed_methods, reason = "a folder of the command's own")]
 pub(crate) fn run(arguments: &WorkersArguments) -> Result<bool, String> {
     if let (Some(worker), Some(store)) = (arguments.worker, &arguments.dir) {
-        let fate = match arguments.points {
+        let end_state = match arguments.points {
             true => {
                 let WorkersArguments { nth, group, enough, .. } = arguments;
-                Some(Arc::new(Fate::new(read_plan(*nth, group.clone(), enough.as_deref())?)))
+                Some(Arc::new(EndState::new(read_plan(*nth, group.clone(), enough.as_deref())?)))
             }
             false => None,
         };
         return match arguments.lists {
-            true => lister::live(store, worker, fate.as_ref()),
-            false => child::live(store, worker, fate.as_ref()),
+            true => lister::live(store, worker, end_state.as_ref()),
+            false => child::live(store, worker, end_state.as_ref()),
         }
         .map(|()| true);
     }
@@ -100,10 +100,10 @@ pub(crate) fn run(arguments: &WorkersArguments) -> Result<bool, String> {
     let workers = Workers {
         work: if arguments.lists { Work::Lists } else { Work::Bank },
         programs,
-        surroundings: match arguments {
-            WorkersArguments { namespaces: true, .. } => Surroundings::Namespaces,
-            WorkersArguments { users: true, .. } => Surroundings::Users,
-            _ => Surroundings::Equal,
+        environment: match arguments {
+            WorkersArguments { namespaces: true, .. } => Environment::Namespaces,
+            WorkersArguments { users: true, .. } => Environment::Users,
+            _ => Environment::Equal,
         },
         dir: dir.clone(),
         workers: arguments.workers.max(1),

@@ -18,9 +18,9 @@ use crate::members::driver::judge::{Known, Space};
 use crate::members::life::{Life, Order, PASSING, STORE, load_writes, mark, writes_of};
 use crate::members::model::{Span, Write};
 use crate::members::notes::Note;
-use crate::members::seat::{At, Crew, Ended, FailingCall, Seat};
+use crate::members::process_slot::{At, BackgroundPeers, Ended, FailingCall, ProcessSlot};
 use crate::op::Op;
-use crate::op::among::{Act, Among};
+use crate::op::process_op::{Act, ProcessOp};
 use crate::world::{Setting, World};
 
 /// Operations between full comparisons.
@@ -47,7 +47,7 @@ pub(super) struct Pending {
 
 /// A kill or stop of a process at an operation of its next act.
 #[derive(Clone, Copy, Debug, Default)]
-struct Armed {
+struct ScheduledStop {
     kill: Option<At>,
     stop: Option<At>,
     failing: Option<FailingCall>,
@@ -64,10 +64,10 @@ enum Buffering {
 /// A run.
 pub(super) struct Driver {
     pub(super) world: World,
-    pub(super) crew: Arc<Crew>,
-    pub(super) seats: BTreeMap<u8, Seat>,
+    pub(super) peers: Arc<BackgroundPeers>,
+    pub(super) slots: BTreeMap<u8, ProcessSlot>,
     pub(super) known: Known,
-    armed: BTreeMap<u8, Armed>,
+    armed: BTreeMap<u8, ScheduledStop>,
     seed: u64,
     setting: Setting,
     memory_total: Option<u64>,
@@ -78,13 +78,13 @@ pub(super) struct Driver {
     pub(super) looks_seldom: bool,
     next_id: u64,
     next_pid: u32,
-    /// Kill the process at this seat at this operation, counted from the start of the run over all
-    /// processes of the seat.
+    /// Kill the process in this slot at this operation, counted from the start of the run over all
+    /// processes of the slot.
     pub(super) kill: Option<(u8, u64)>,
     /// Stop the process there instead, and resume it after a few acts.
     pub(super) stop: Option<(u8, u64)>,
     acts_stopped: u64,
-    /// Operations of processes that have ended, by seat.
+    /// Operations of processes that have ended, by slot.
     ended_operations: BTreeMap<u8, u64>,
     backups: u64,
 }
@@ -103,9 +103,9 @@ impl Driver {
         let looks_seldom = Random::new(seed ^ 0x005e_1d03).below(2) == 0;
         Self {
             looks_seldom,
-            crew: Crew::new(&world.clock),
+            peers: BackgroundPeers::new(&world.clock),
             world,
-            seats: BTreeMap::new(),
+            slots: BTreeMap::new(),
             known: Known::default(),
             armed: BTreeMap::new(),
             seed,
@@ -126,8 +126,8 @@ impl Driver {
     /// Runs operations, and ignores those that do not concern processes.
     pub(super) fn run(&mut self, ops: &[Op]) -> Outcome {
         for (number, op) in ops.iter().enumerate() {
-            let Op::Among(among) = op else { continue };
-            self.apply(*among).map_err(|failure| failure.at(number, op))?;
+            let Op::OfProcess(process_op) = op else { continue };
+            self.apply(*process_op).map_err(|failure| failure.at(number, op))?;
             if (number + 1).is_multiple_of(CHECK_EVERY) {
                 self.check_all().map_err(|failure| failure.at(number, op))?;
             }
@@ -157,13 +157,13 @@ impl Driver {
         })
     }
 
-    /// Number of operations begun by the processes of a seat.
+    /// Number of operations begun by the processes of a slot.
     pub(super) fn operations(&self, member: u8) -> u64 {
-        let now = self.seats.get(&member).map_or(0, |seat| seat.process.operations());
+        let now = self.slots.get(&member).map_or(0, |slot| slot.process.operations());
         self.ended_operations.get(&member).copied().unwrap_or_default() + now
     }
 
-    fn apply(&mut self, Among { member, act }: Among) -> Outcome {
+    fn apply(&mut self, ProcessOp { member, act }: ProcessOp) -> Outcome {
         match act {
             Act::KillAt { after } => {
                 self.armed.entry(member).or_default().kill = Some(At::Operation(after))
@@ -195,8 +195,8 @@ impl Driver {
                 self.armed.entry(member).or_default().failing = Some(FailingCall::Read(nth))
             }
             Act::Kill => {
-                if let Some(seat) = self.seats.get(&member) {
-                    seat.process.kill();
+                if let Some(slot) = self.slots.get(&member) {
+                    slot.process.kill();
                 }
             }
             Act::GoOn => self.go_on(member)?,
@@ -209,7 +209,7 @@ impl Driver {
             Act::FailSync { after } => self.world.disk.fail_sync(after),
             Act::FailSyncAndKill { after } => {
                 self.world.disk.fail_sync(after);
-                self.seats.values().for_each(|seat| seat.process.kill_at_failed_sync());
+                self.slots.values().for_each(|slot| slot.process.kill_at_failed_sync());
             }
             Act::Alone => self.alone()?,
             _ => self.act(member, act)?,
@@ -220,7 +220,7 @@ impl Driver {
 
     /// A process executes an act.
     fn act(&mut self, member: u8, act: Act) -> Outcome {
-        let is_open = self.seats.contains_key(&member);
+        let is_open = self.slots.contains_key(&member);
         if is_open == matches!(act, Act::Join { .. })
             || self.is_stopped(member)
             || self.is_left_out(act)
@@ -233,17 +233,17 @@ impl Driver {
         let order = self.order(member, act);
         self.note_pending(member, &order);
         if act == Act::Leave {
-            self.crew.set(member, None);
+            self.peers.set(member, None);
         }
         let mut armed = self.armed.remove(&member).unwrap_or_default();
         if let Some((_, nth)) = self.stop.filter(|(at, _)| *at == member) {
             let after = nth.checked_sub(self.operations(member)).filter(|after| *after > 0);
             armed.stop = after.map(At::Operation);
         }
-        let seat = self.seats.get_mut(&member).expect("the seat is occupied");
+        let slot = self.slots.get_mut(&member).expect("the slot is occupied");
         match armed.kill {
-            Some(At::Operation(after)) => seat.process.kill_at(after),
-            Some(At::Change(change)) => seat.process.kill_at_change(change),
+            Some(At::Operation(after)) => slot.process.kill_at(after),
+            Some(At::Change(change)) => slot.process.kill_at_change(change),
             Some(At::Border(..)) | None => {}
         }
         // A process stopped within the act may resume it much later.
@@ -254,15 +254,15 @@ impl Driver {
             self.known.may_be_behind.extend(self.known.call_fails.then_some(member));
         }
         if let Some(call) = armed.failing.filter(|_| self.known.call_fails) {
-            seat.let_fail(call);
+            slot.let_fail(call);
         }
         let kill =
             if let Some(At::Border(border, nth)) = armed.kill { Some((border, nth)) } else { None };
         let ended = match armed.stop {
-            Some(at) => seat.perform_and_stop(&order, at),
-            None => Some(seat.perform(&order, kill)),
+            Some(at) => slot.perform_and_stop(&order, at),
+            None => Some(slot.perform(&order, kill)),
         };
-        seat.let_nothing_fail();
+        slot.let_nothing_fail();
         match ended {
             Some(ended) => self.ended(member, &order, ended),
             None => {
@@ -305,7 +305,7 @@ impl Driver {
                 let reads = |act| {
                     matches!(act, Act::Get { space: PASSING, .. } | Act::Scan { space: PASSING })
                 };
-                let is_read = self.seats.values().filter_map(Seat::act_under_way).any(reads);
+                let is_read = self.slots.values().filter_map(ProcessSlot::act_under_way).any(reads);
                 is_read
                     || self.known.is_space_changing
                     || self.known.in_doubt.values().any(is_written)
@@ -317,8 +317,8 @@ impl Driver {
     fn attach(&mut self, member: u8) {
         self.next_pid += 1;
         let (process, disk) = self.world.disk.process(self.next_pid);
-        let crew = Arc::clone(&self.crew);
-        process.when_idle(move |patience| crew.wait(member, patience));
+        let peers = Arc::clone(&self.peers);
+        process.when_idle(move |patience| peers.wait(member, patience));
         if let Some((at, nth)) = self.kill
             && at == member
         {
@@ -327,7 +327,7 @@ impl Driver {
                 process.kill_at(nth - before);
             }
         }
-        self.seats.insert(member, Seat::new(process, disk));
+        self.slots.insert(member, ProcessSlot::new(process, disk));
     }
 
     /// Whether some processes buffer commits and others do not; the latter see only durable
@@ -350,14 +350,14 @@ impl Driver {
     fn order(&mut self, member: u8, act: Act) -> Order {
         let id = self.next_id;
         self.next_id += 1;
-        let seat = &self.seats[&member];
+        let slot = &self.slots[&member];
         let is_buffered = self.is_buffered(member);
         let durability = if is_buffered { Durability::Buffered } else { Durability::Sync };
         let mut options = self
             .options()
             .durability(durability)
             .shared(true)
-            .world(Arc::clone(&seat.disk), Arc::clone(&self.world.clock) as _);
+            .world(Arc::clone(&slot.disk), Arc::clone(&self.world.clock) as _);
         if let Act::Join { mebibytes } = act
             && mebibytes > 0
         {
@@ -430,7 +430,7 @@ impl Driver {
         let (mut reads, mut at, mut notes) = (Vec::new(), None, Vec::new());
         let writes = match order.act {
             Act::TxCommit => {
-                let life = self.seats[&member].life();
+                let life = self.slots[&member].life();
                 let Some(tx) = life.as_ref().and_then(|life| life.tx.as_ref()) else { return };
                 (reads, at) = (tx.reads.clone(), Some(tx.at));
                 let mut writes = tx.writes.clone();
@@ -462,12 +462,13 @@ impl Driver {
     }
 
     pub(super) fn is_stopped(&self, member: u8) -> bool {
-        self.seats.get(&member).is_some_and(Seat::is_stopped)
+        self.slots.get(&member).is_some_and(ProcessSlot::is_stopped)
     }
 
     /// Resumes a stopped process.
     pub(super) fn go_on(&mut self, member: u8) -> Outcome {
-        let Some((order, ended)) = self.seats.get_mut(&member).and_then(Seat::end_job) else {
+        let Some((order, ended)) = self.slots.get_mut(&member).and_then(ProcessSlot::end_job)
+        else {
             return Ok(());
         };
         self.known.was_stopped = true;
@@ -485,12 +486,12 @@ impl Driver {
             self.known.is_space_changing = false;
         }
         let answer = ended.map_err(|panic| Failure::new(format!("process {member}: {panic}")))?;
-        let seat = &self.seats[&member];
-        let is_gone = seat.db().is_none();
-        if !seat.process.is_dead() && !self.disk().power_is_cut() {
-            match (order.act, seat.db()) {
+        let slot = &self.slots[&member];
+        let is_gone = slot.db().is_none();
+        if !slot.process.is_dead() && !self.disk().power_is_cut() {
+            match (order.act, slot.db()) {
                 (Act::Join { .. }, Some(db)) => {
-                    self.crew.set(member, Some((seat.process.clone(), db)))
+                    self.peers.set(member, Some((slot.process.clone(), db)))
                 }
                 _ if is_gone => self.stand_up(member)?,
                 _ => {}
@@ -501,12 +502,12 @@ impl Driver {
 
     /// Handles the end of a process.
     fn stand_up(&mut self, member: u8) -> Outcome {
-        self.crew.set(member, None);
-        let Some(mut seat) = self.seats.remove(&member) else { return Ok(()) };
-        seat.process.kill();
-        let under_way = seat.end_job();
-        seat.bury().map_err(|panic| Failure::new(format!("process {member}, killed: {panic}")))?;
-        *self.ended_operations.entry(member).or_default() += seat.process.operations();
+        self.peers.set(member, None);
+        let Some(mut slot) = self.slots.remove(&member) else { return Ok(()) };
+        slot.process.kill();
+        let under_way = slot.end_job();
+        slot.bury().map_err(|panic| Failure::new(format!("process {member}, killed: {panic}")))?;
+        *self.ended_operations.entry(member).or_default() += slot.process.operations();
         match under_way {
             Some((order, ended)) => {
                 drop(
@@ -529,13 +530,13 @@ impl Driver {
     /// Removes killed processes, or all after a power cut; then checks the invariants.
     fn settle(&mut self) -> Outcome {
         let is_cut = self.disk().power_is_cut();
-        let members: Vec<u8> = self.seats.keys().copied().collect();
-        for member in members.iter().filter(|member| is_cut || self.seats[member].process.is_dead())
+        let members: Vec<u8> = self.slots.keys().copied().collect();
+        for member in members.iter().filter(|member| is_cut || self.slots[member].process.is_dead())
         {
-            self.seats[member].process.kill();
+            self.slots[member].process.kill();
         }
         for member in members {
-            if self.seats[&member].process.is_dead() {
+            if self.slots[&member].process.is_dead() {
                 self.stand_up(member)?;
             }
         }
@@ -549,7 +550,7 @@ impl Driver {
 
     /// Closes or kills all processes, and opens the store in one process alone.
     fn alone(&mut self) -> Outcome {
-        let members: Vec<u8> = self.seats.keys().copied().collect();
+        let members: Vec<u8> = self.slots.keys().copied().collect();
         self.disk().cancel_failures();
         self.disk().cut_power_at_sync(u64::MAX);
         self.armed.clear();
@@ -562,13 +563,13 @@ impl Driver {
         }
         if self.known.has_failed_sync {
             // Acknowledged commits must be present all the same.
-            self.apply(Among { member: 0, act: Act::PowerCut })?;
+            self.apply(ProcessOp { member: 0, act: Act::PowerCut })?;
         }
         for member in members {
             if (self.seed + u64::from(member) + self.next_id).is_multiple_of(3) {
-                self.apply(Among { member, act: Act::Kill })?;
+                self.apply(ProcessOp { member, act: Act::Kill })?;
             } else {
-                self.apply(Among { member, act: Act::Leave })?;
+                self.apply(ProcessOp { member, act: Act::Leave })?;
                 // [`Driver::stop`] may have stopped the process within its close.
                 self.go_on(member)?;
             }

@@ -16,11 +16,11 @@ use crate::driver::guarded;
 use crate::failure::{Failure, Outcome};
 use crate::members::driver::Driver;
 use crate::op::Op;
-use crate::op::among::{Act, Among};
+use crate::op::process_op::{Act, ProcessOp};
 
-/// The fate of the process.
+/// The event that happens to the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum ProcessEvent {
     /// Killed; the others continue with the scenario.
     Kill,
     /// Killed; the others act on its leftovers, and then the power is cut.
@@ -97,7 +97,7 @@ pub fn scenario() -> Vec<Op> {
         (1, Act::Leave),
         (0, Act::Flush),
     ];
-    acts.into_iter().map(|(member, act)| Op::Among(Among { member, act })).collect()
+    acts.into_iter().map(|(member, act)| Op::OfProcess(ProcessOp { member, act })).collect()
 }
 
 /// The acts of the survivors after a kill, then a power cut; absent processes join.
@@ -120,7 +120,7 @@ fn aftermath() -> Vec<Op> {
         (1, put(13, 60)),
         (0, Act::Check),
     ];
-    survivors.chain(acts).map(|(member, act)| Op::Among(Among { member, act })).collect()
+    survivors.chain(acts).map(|(member, act)| Op::OfProcess(ProcessOp { member, act })).collect()
 }
 
 /// Kills or stops a process at every `every`-th operation, beginning with number `from`; `jobs`
@@ -131,7 +131,7 @@ fn aftermath() -> Vec<Op> {
 pub fn kill_at_every(
     seed: u64,
     ops: &[Op],
-    what: What,
+    what: ProcessEvent,
     (from, every): (u64, u64),
     jobs: u64,
 ) -> Outcome<Kills> {
@@ -179,15 +179,15 @@ pub fn kill_at_every(
 }
 
 /// Runs the scenario, with a process killed or stopped at an operation; returns the operations of
-/// each seat.
-fn run(seed: u64, ops: &[Op], what: What, at: Option<(u8, u64)>) -> Outcome<Vec<u64>> {
+/// each slot.
+fn run(seed: u64, ops: &[Op], what: ProcessEvent, at: Option<(u8, u64)>) -> Outcome<Vec<u64>> {
     guarded(|| {
         let mut driver = Driver::new(seed);
         match what {
-            What::Kill | What::KillAndCut => driver.kill = at,
-            What::Stop => driver.stop = at,
+            ProcessEvent::Kill | ProcessEvent::KillAndCut => driver.kill = at,
+            ProcessEvent::Stop => driver.stop = at,
         }
-        if what == What::KillAndCut && at.is_some() {
+        if what == ProcessEvent::KillAndCut && at.is_some() {
             driver.run_until_death(ops)?;
             driver.run(&aftermath())?;
         } else {

@@ -10,9 +10,9 @@ use plimsoll::{
 
 use crate::content::Content;
 use crate::members::model::{FIRST_COUNTER, MARKS, Span, Write};
-use crate::members::notes::{self, CURSORS, Follower, Note, Taken};
+use crate::members::notes::{self, CURSORS, Follower, Note, TakenEntries};
 use crate::members::tags;
-use crate::op::among::Act;
+use crate::op::process_op::Act;
 
 /// The store's path.
 pub(super) const STORE: &str = "/store";
@@ -90,7 +90,7 @@ pub(super) enum Answer {
     /// Appended entries.
     Appended { first: Glsn, last: Glsn },
     /// Entries taken from a follower or a cursor.
-    Taken(Taken),
+    Taken(TakenEntries),
     /// The position of a cursor; `None`: it was dropped.
     Cursor { name: u64, at: Option<Glsn> },
     /// The moment of a tag (`None`: there is no tag), and whether the act has changed that.

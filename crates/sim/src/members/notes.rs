@@ -72,7 +72,7 @@ impl std::fmt::Debug for Found {
 
 /// Entries that a process took from a range of GLSNs.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct TakenEntries {
     /// The stream; `None` for all streams.
     pub(super) stream: Option<u64>,
     pub(super) from: u64,
@@ -149,7 +149,7 @@ impl Follower {
     }
 
     /// Takes the next entries.
-    pub(super) fn take(&mut self, db: &Db) -> Result<Taken> {
+    pub(super) fn take(&mut self, db: &Db) -> Result<TakenEntries> {
         let from = self.follow.position().0;
         let (mut found, mut is_at_end) = (Vec::new(), false);
         while found.len() < TAKEN_MAX {
@@ -169,12 +169,12 @@ impl Follower {
             }
         }
         let to = self.follow.position().0;
-        Ok(Taken { stream: Some(self.stream), from, to, found, is_at_end, cursor: None })
+        Ok(TakenEntries { stream: Some(self.stream), from, to, found, is_at_end, cursor: None })
     }
 }
 
 /// Reads the next entries after a cursor, and moves it past them.
-pub(super) fn consume(db: &Db, name: u64) -> Result<Option<Taken>> {
+pub(super) fn consume(db: &Db, name: u64) -> Result<Option<TakenEntries>> {
     let cursor = CURSORS[name as usize % CURSORS.len()];
     let Some(from) =
         db.log().cursors().into_iter().find(|known| known.name == cursor).map(|known| known.next.0)
@@ -188,5 +188,5 @@ pub(super) fn consume(db: &Db, name: u64) -> Result<Option<Taken>> {
     if to > from {
         db.log().advance_cursor(cursor, Glsn(to))?;
     }
-    Ok(Some(Taken { stream: None, from, to, found, is_at_end, cursor: Some(name) }))
+    Ok(Some(TakenEntries { stream: None, from, to, found, is_at_end, cursor: Some(name) }))
 }

@@ -1,4 +1,4 @@
-//! The named cursors and the tags that the entries of the log leave.
+//! The named cursors and tags that result from the entries of the log.
 
 use std::collections::{BTreeMap, BTreeSet};
 

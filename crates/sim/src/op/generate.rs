@@ -4,9 +4,9 @@
 //! driver determines facts that the generator cannot know (whether a commit met a conflict).
 
 mod aimed;
-pub mod among;
 mod loads;
 mod past;
+pub mod process_ops;
 pub mod profile;
 mod removals;
 mod scenes;
@@ -128,7 +128,7 @@ impl Generator {
             (14, Self::walk_on),
             (5, Self::reader_begin),
             (8, Self::reader_on),
-            (8, Self::amid),
+            (8, Self::nested),
             (if_so(settings.fails, 40), Self::failing),
             (if_so(open, 10), Self::edge_change),
             (if_so(settings.limited, 10), Self::amid_upkeep),
@@ -389,7 +389,7 @@ impl Generator {
 
     fn walk(&mut self) -> Op {
         let span = self.span();
-        let amid =
+        let replace_after =
             (self.settings.limited && self.random.chance(0.04)).then(|| self.below(6) as u32);
         let limit = if self.random.chance(0.5) { u32::MAX } else { self.below(12) as u32 };
         Op::Walk {
@@ -399,7 +399,7 @@ impl Generator {
             reverse: self.random.chance(0.5),
             limit,
             keys_only: self.random.chance(0.2),
-            amid,
+            replace_after,
         }
     }
 
@@ -605,7 +605,7 @@ impl Generator {
     }
 
     fn jump(&mut self) -> Op {
-        // Mostly within a day, which timestamps follow.
+        // Mostly within a day: timestamps follow such jumps of the clock.
         let reach: i64 = if self.random.chance(0.1) { 200_000_000_000 } else { 60_000_000 };
         Op::Jump { micros: self.below(2 * reach as u64) as i64 - reach }
     }

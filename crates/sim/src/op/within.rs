@@ -1,4 +1,5 @@
-//! Points within operations, deeds at them, failing calls; and the items of feeds.
+//! Points within operations, operations nested at these points, failing calls, and the items of
+//! feeds.
 
 use crate::content::Content;
 use crate::op::Key;
@@ -47,9 +48,9 @@ impl Within {
     ];
 }
 
-/// A deed within another operation.
+/// An operation nested within another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum NestedOp {
     /// A commit, and then a compaction.
     Commit {
         /// The keyspace's number.
@@ -82,10 +83,10 @@ pub enum Deed {
     Kill,
 }
 
-impl Deed {
+impl NestedOp {
     /// Whether it is a power cut or the end of the process, rather than work of another thread.
     pub fn is_an_end(&self) -> bool {
-        matches!(self, Deed::Cut | Deed::Kill)
+        matches!(self, NestedOp::Cut | NestedOp::Kill)
     }
 }
 

@@ -165,22 +165,22 @@ impl Scratch {
     fn fails(&self, test: &Test) -> Result<Verdict, String> {
         let test = test.clone();
         Ok(match self.run_test(&test)? {
-            Tested::Passes => Verdict::MissedByTest { test },
-            Tested::Fails(_) => Verdict::FoundByTest { test },
+            TestOutcome::Passes => Verdict::MissedByTest { test },
+            TestOutcome::Fails(_) => Verdict::FoundByTest { test },
         })
     }
 
     /// Checks that a test passes without a bug.
     fn passes(&self, test: &Test) -> Result<(), String> {
         match self.run_test(test)? {
-            Tested::Passes => Ok(()),
-            Tested::Fails(out) => {
+            TestOutcome::Passes => Ok(()),
+            TestOutcome::Fails(out) => {
                 Err(format!("the test {} fails without the bug, too: {out}", test.name))
             }
         }
     }
 
-    fn run_test(&self, test: &Test) -> Result<Tested, String> {
+    fn run_test(&self, test: &Test) -> Result<TestOutcome, String> {
         let arguments = ["test", "--quiet", "--package", &test.package, "--lib"];
         let mut build = self.cargo()?;
         done(build.args(arguments).arg("--no-run").output(), "cargo test --no-run")?;
@@ -191,7 +191,7 @@ impl Scratch {
         let output = output.map_err(|error| format!("timeout cargo test: {error}"))?;
         let out = String::from_utf8_lossy(&output.stdout).into_owned()
             + &String::from_utf8_lossy(&output.stderr);
-        Tested::of(test, output.status.code(), out)
+        TestOutcome::of(test, output.status.code(), out)
     }
 
     /// Builds the copy again after every bug was removed, and runs all seeds that were needed for a
@@ -333,13 +333,13 @@ impl Scratch {
 
 /// The outcome of a test.
 #[derive(Debug, PartialEq, Eq)]
-enum Tested {
+enum TestOutcome {
     Passes,
     /// It failed or hung; with its output.
     Fails(String),
 }
 
-impl Tested {
+impl TestOutcome {
     fn of(test: &Test, code: Option<i32>, out: String) -> Result<Self, String> {
         match () {
             () if code == Some(TIMED_OUT)
@@ -411,11 +411,12 @@ mod tests {
     #[test]
     fn passing_test_misses_its_bug_and_hanging_test_finds_it() {
         let test = Test::in_line("Found by the test plimsoll index::a").unwrap();
-        let said =
-            |code, how: &str| Tested::of(&test, Some(code), format!("test index::a ... {how}"));
-        assert_eq!(said(0, "ok"), Ok(Tested::Passes));
-        assert!(matches!(said(101, "FAILED"), Ok(Tested::Fails(_))));
-        assert!(matches!(said(TIMED_OUT, ""), Ok(Tested::Fails(_))));
+        let said = |code, how: &str| {
+            TestOutcome::of(&test, Some(code), format!("test index::a ... {how}"))
+        };
+        assert_eq!(said(0, "ok"), Ok(TestOutcome::Passes));
+        assert!(matches!(said(101, "FAILED"), Ok(TestOutcome::Fails(_))));
+        assert!(matches!(said(TIMED_OUT, ""), Ok(TestOutcome::Fails(_))));
         assert!(said(101, "").is_err());
     }
 

@@ -13,7 +13,7 @@ use plimsoll_disk::random::Random;
 
 use crate::failure::{Failure, Outcome};
 use crate::real::power::{Device, FileSystem, LIVES_OF_A_STORE, make_way};
-use crate::workers::surroundings::Surroundings;
+use crate::workers::environment::Environment;
 use crate::workers::{Running, Work, look};
 
 /// The longest time that workers write before the power is cut.
@@ -21,7 +21,7 @@ const LIFE_MILLIS: u64 = 400;
 
 /// Counts of a run.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Cuts {
+pub struct PowerCutCounts {
     /// Power cuts.
     pub cuts: u64,
     /// Power cuts before which some transfer had been acknowledged.
@@ -43,10 +43,10 @@ pub fn cut_members(
     cuts: u64,
     workers: u64,
     seed: u64,
-) -> Outcome<Cuts> {
+) -> Outcome<PowerCutCounts> {
     let clock = Arc::new(SystemClock::new());
     let mut random = Random::new(seed);
-    let mut report = Cuts::default();
+    let mut report = PowerCutCounts::default();
     let mut device = Device::make(dir, file_system)?;
     let mut counts = vec![0; workers as usize];
     for life in 0..cuts {
@@ -61,7 +61,7 @@ pub fn cut_members(
             counts.fill(0);
         }
         let start = |number| {
-            Running::start(program, &store, number, Work::Bank, Surroundings::Equal, None, &clock)
+            Running::start(program, &store, number, Work::Bank, Environment::Equal, None, &clock)
         };
         let running = (0..workers).map(start).collect::<Outcome<Vec<_>>>().map_err(failed)?;
         clock.sleep(Duration::from_millis(random.below(LIFE_MILLIS)));

@@ -14,7 +14,7 @@ use crate::kill::{Life, Running, Scenario, failed, is_whole, options};
 
 /// Counts of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Looks {
+pub struct ReadCounts {
     /// Complete reads of the store.
     pub whole: u64,
     /// Reads refused because their moment, or their view of the store, is no longer retained.
@@ -28,10 +28,10 @@ pub struct Looks {
 ///
 /// # Errors
 /// A read found damage or parts of a transaction, or no read succeeded.
-pub fn read_beside_trims(program: &Path, dir: &Path, time: Duration) -> Outcome<Looks> {
+pub fn read_beside_trims(program: &Path, dir: &Path, time: Duration) -> Outcome<ReadCounts> {
     let clock = SystemClock::new();
     let store = dir.join("store");
-    let mut looks = Looks::default();
+    let mut looks = ReadCounts::default();
     while clock.monotonic_nanos() < time.as_nanos() as u64 {
         let mut child = Running::start(Command::new(program), Scenario::Trim, &store)?;
         child.await_end_of(Life::FromFirstCommit(Duration::ZERO));
@@ -39,8 +39,8 @@ pub fn read_beside_trims(program: &Path, dir: &Path, time: Duration) -> Outcome<
         while clock.monotonic_nanos() < until.min(time.as_nanos() as u64) && child.lives() {
             match look_once(&store) {
                 Ok(()) => looks.whole += 1,
-                Err(Looked::Gone) => looks.gone += 1,
-                Err(Looked::Wrong(failure)) => {
+                Err(ReadFailure::Gone) => looks.gone += 1,
+                Err(ReadFailure::Wrong(failure)) => {
                     let complaints = child.kill()?.complaints;
                     return Err(Failure::new(format!(
                         "look {}: {failure} {complaints}",
@@ -63,12 +63,12 @@ pub fn read_beside_trims(program: &Path, dir: &Path, time: Duration) -> Outcome<
 }
 
 /// The reason that a read was not completed.
-enum Looked {
+enum ReadFailure {
     Gone,
     Wrong(Failure),
 }
 
-impl From<Error> for Looked {
+impl From<Error> for ReadFailure {
     fn from(error: Error) -> Self {
         match error {
             Error::Trimmed { .. } => Self::Gone,
@@ -78,7 +78,7 @@ impl From<Error> for Looked {
 }
 
 /// Opens the store read-only, and reads all of its contents and of its remaining log.
-fn look_once(store: &Path) -> Result<(), Looked> {
+fn look_once(store: &Path) -> Result<(), ReadFailure> {
     let db = Db::open(store, options().read_only(true))?;
     let keyspace = match db.keyspace("work") {
         // The first writer creates the store.
@@ -93,9 +93,9 @@ fn look_once(store: &Path) -> Result<(), Looked> {
         // Read again, and check each value against its number.
         if let Err(failure) = is_whole(&snapshot, &keyspace, thread) {
             return Err(if failure.message.contains("Trimmed") {
-                Looked::Gone
+                ReadFailure::Gone
             } else {
-                Looked::Wrong(failure)
+                ReadFailure::Wrong(failure)
             });
         }
     }

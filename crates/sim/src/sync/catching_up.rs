@@ -5,7 +5,7 @@ use plimsoll_disk::random::Random;
 
 use crate::failure::{Failure, Outcome, ensure, same};
 use crate::sync::Driver;
-use crate::sync::doubt::{Doubt, Transfer};
+use crate::sync::doubt::{Transfer, UnknownEffect};
 
 impl Driver {
     pub(super) fn catch_up(&mut self, number: usize, random: &mut Random) -> Outcome {
@@ -29,7 +29,7 @@ impl Driver {
             store.world.disk.cut_power_at_change(1 + random.below(30));
         }
         let db = store.db().clone();
-        self.stores[number].doubt = Some(Doubt::Transfer(transfer));
+        self.stores[number].doubt = Some(UnknownEffect::Transfer(transfer));
         let pulled = match db.catch_up(&name, &theirs_name) {
             // The versions of the common ancestor may have been dropped.
             Err(Error::Trimmed { .. }) if !self.keeps_all() && !is_behind => {

@@ -8,7 +8,7 @@ use crate::sync::{Driver, INCOMING, Store, done};
 
 /// The effect of a call.
 #[derive(Clone, Debug)]
-pub(super) enum Doubt {
+pub(super) enum UnknownEffect {
     /// A commit on a branch.
     Commit {
         branch: String,
@@ -63,7 +63,7 @@ impl Driver {
             Ok::<_, Failure>(all.iter().any(|info| info.name == name))
         };
         match doubt {
-            Doubt::Commit { branch, parents, metadata } => {
+            UnknownEffect::Commit { branch, parents, metadata } => {
                 let newest = db.newest();
                 for glsn in db.log().bounds().first.0..=newest.0 {
                     let Some(commit) = done("read", db.log().commit(Glsn(glsn)))? else { continue };
@@ -73,22 +73,22 @@ impl Driver {
                     }
                 }
             }
-            Doubt::Create { name, tip } => {
+            UnknownEffect::Create { name, tip } => {
                 if has(&name)? {
                     self.stores[number].branches.insert(name, tip);
                 }
             }
-            Doubt::Rename { from, to } => {
+            UnknownEffect::Rename { from, to } => {
                 if has(&to)? {
                     self.stores[number].renamed(&from, &to);
                 }
             }
-            Doubt::Delete { name } => {
+            UnknownEffect::Delete { name } => {
                 if !has(&name)? {
                     self.stores[number].branches.remove(&name);
                 }
             }
-            Doubt::Tag { name } => {
+            UnknownEffect::Tag { name } => {
                 let tags = done("tags", db.tags())?;
                 let found = tags.iter().find(|tag| *tag.name == *name);
                 let branches = self.stores[number].branches.clone();
@@ -98,7 +98,7 @@ impl Driver {
                     Some(tag) => drop(tags.entry(name).or_insert((tag.glsn.0, branches))),
                 }
             }
-            Doubt::Transfer(transfer) => self.settle_transfer(number, &transfer)?,
+            UnknownEffect::Transfer(transfer) => self.settle_transfer(number, &transfer)?,
         }
         Ok(())
     }
@@ -170,7 +170,7 @@ impl Driver {
             self.stores[number].has_ids = true;
             let Some(id) = id.filter(|id| self.graph.find(id).is_none()) else { continue };
             let commit = done("read", db.log().commit(glsn))?;
-            let commit = commit.ok_or_else(|| Failure::new(format!("{glsn} is no commit")))?;
+            let commit = commit.ok_or_else(|| Failure::new(format!("{glsn} is not a commit")))?;
             let (contents, effects) = done("changes", Contents::read(&commit))?;
             let fits = |parents: &&Vec<usize>| {
                 self.graph.id_with(&contents, parents) == Some(*id.as_bytes())

@@ -4,7 +4,7 @@ use plimsoll::{Glsn, Moment};
 use plimsoll_disk::random::Random;
 
 use crate::failure::{Outcome, same};
-use crate::sync::doubt::Doubt;
+use crate::sync::doubt::UnknownEffect;
 use crate::sync::state::MAIN;
 use crate::sync::{Driver, Store};
 
@@ -42,7 +42,7 @@ impl Driver {
             None => (parent.clone(), store.branches[&parent], Moment::Newest),
         };
         let (db, handle) = (store.db().clone(), store.branch(&parent)?);
-        self.stores[number].doubt = Some(Doubt::Create { name: name.clone(), tip });
+        self.stores[number].doubt = Some(UnknownEffect::Create { name: name.clone(), tip });
         let created = db.create_branch_at(&name, &handle, moment);
         if self.unless_down(number, "create", created)?.is_some() {
             self.stores[number].doubt = None;
@@ -58,7 +58,8 @@ impl Driver {
             return Ok(());
         }
         let db = store.db().clone();
-        self.stores[number].doubt = Some(Doubt::Rename { from: from.clone(), to: to.clone() });
+        self.stores[number].doubt =
+            Some(UnknownEffect::Rename { from: from.clone(), to: to.clone() });
         let renamed = db.rename_branch(&from, &to);
         if self.unless_down(number, "rename", renamed)?.is_some() {
             self.stores[number].doubt = None;
@@ -72,7 +73,7 @@ impl Driver {
         let Some(name) = store.side_branch(random) else { return Ok(()) };
         let db = store.db().clone();
         self.stores[number].has_deleted_early |= !self.stores[number].has_ids;
-        self.stores[number].doubt = Some(Doubt::Delete { name: name.clone() });
+        self.stores[number].doubt = Some(UnknownEffect::Delete { name: name.clone() });
         if self.unless_down(number, "delete", db.delete_branch(&name))?.is_some() {
             self.stores[number].doubt = None;
             self.stores[number].branches.remove(&name);
@@ -84,7 +85,7 @@ impl Driver {
     pub(super) fn tag(&mut self, number: usize, random: &mut Random) -> Outcome {
         let name = format!("t{}", random.below(3));
         let db = self.stores[number].db().clone();
-        self.stores[number].doubt = Some(Doubt::Tag { name: name.clone() });
+        self.stores[number].doubt = Some(UnknownEffect::Tag { name: name.clone() });
         if self.stores[number].tags.contains_key(&name) {
             if self.unless_down(number, "delete_tag", db.delete_tag(&name))?.is_some() {
                 self.stores[number].doubt = None;

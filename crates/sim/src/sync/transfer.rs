@@ -9,7 +9,7 @@ use plimsoll::{Error, Glsn, InvalidInput, Moved};
 use plimsoll_disk::random::Random;
 
 use crate::failure::{Failure, Outcome, ensure, same};
-use crate::sync::doubt::{Doubt, Transfer};
+use crate::sync::doubt::{Transfer, UnknownEffect};
 use crate::sync::{Driver, done};
 
 /// A push or a fetch.
@@ -25,18 +25,18 @@ pub(super) struct Exchange {
 }
 
 /// A disturbance of a transfer.
-enum Disturbance {
+enum TransferFault {
     None,
     /// A fault of this store, because of which the transfer may fail.
     Fault(usize),
     /// A commit of a store on a branch.
-    Commit(Amid),
+    Commit(CommitDuringTransfer),
     /// A commit is altered in transit.
     Forged,
 }
 
 /// A commit during a transfer.
-struct Amid {
+struct CommitDuringTransfer {
     store: usize,
     branch: String,
     done: Rc<RefCell<Option<plimsoll::Result<Glsn>>>>,
@@ -80,8 +80,8 @@ impl Driver {
 
     fn exchange(&mut self, exchange: &Exchange, random: &mut Random) -> Outcome {
         let disturbance = self.disturb(exchange, random)?;
-        let is_disturbed = !matches!(disturbance, Disturbance::None);
-        let is_alone = !matches!(disturbance, Disturbance::Commit(_));
+        let is_disturbed = !matches!(disturbance, TransferFault::None);
+        let is_alone = !matches!(disturbance, TransferFault::Commit(_));
         let is_done = self.try_exchange(exchange, disturbance, random)?;
         let is_again = match is_done {
             // There is nothing to transfer any more.
@@ -95,7 +95,7 @@ impl Driver {
         self.recover(exchange.to, random)?;
         [exchange.from, exchange.to].iter().for_each(|it| self.arm_nothing(*it));
         let before = self.stores[exchange.to].branches.get(&exchange.into).copied();
-        let ended = self.try_exchange(exchange, Disturbance::None, random)?;
+        let ended = self.try_exchange(exchange, TransferFault::None, random)?;
         let now = self.stores[exchange.to].branches.get(&exchange.into).copied();
         ensure(!is_done || (ended && before == now), || {
             format!("{exchange:?}, repeated, has moved the branch from {before:?} to {now:?}")
@@ -107,7 +107,7 @@ impl Driver {
     }
 
     /// Chooses what happens during a transfer.
-    fn disturb(&mut self, exchange: &Exchange, random: &mut Random) -> Outcome<Disturbance> {
+    fn disturb(&mut self, exchange: &Exchange, random: &mut Random) -> Outcome<TransferFault> {
         let victim = if random.below(3) == 0 { exchange.from } else { exchange.to };
         let (db, disk) = (self.stores[victim].db().clone(), self.stores[victim].world.disk.clone());
         match random.below(16) {
@@ -125,25 +125,25 @@ impl Driver {
             8..11 => {
                 self.arm_nothing(exchange.from);
                 self.arm_nothing(exchange.to);
-                return self.commit_amid(exchange, victim, random).map(Disturbance::Commit);
+                return self.nested_commit(exchange, victim, random).map(TransferFault::Commit);
             }
             11 => {
                 let forgery = Forgery::ALL[random.below(Forgery::ALL.len() as u64) as usize];
                 arm(1 + random.below(4), forgery);
-                return Ok(Disturbance::Forged);
+                return Ok(TransferFault::Forged);
             }
-            _ => return Ok(Disturbance::None),
+            _ => return Ok(TransferFault::None),
         }
-        Ok(Disturbance::Fault(victim))
+        Ok(TransferFault::Fault(victim))
     }
 
     /// Has a store commit during the transfer.
-    fn commit_amid(
+    fn nested_commit(
         &mut self,
         exchange: &Exchange,
         store: usize,
         random: &mut Random,
-    ) -> Outcome<Amid> {
+    ) -> Outcome<CommitDuringTransfer> {
         let name = if store == exchange.to { &exchange.into } else { &exchange.branch };
         let branch = match self.stores[store].branches.contains_key(name) && random.below(3) > 0 {
             true => name.clone(),
@@ -159,14 +159,14 @@ impl Driver {
             let put = tx.put(&keyspace, [key], &metadata).and_then(|()| tx.set_metadata(&metadata));
             *into.borrow_mut() = Some(put.and_then(|()| tx.commit()));
         });
-        Ok(Amid { store, branch, done: result })
+        Ok(CommitDuringTransfer { store, branch, done: result })
     }
 
     /// Transfers; returns whether the receiving branch has all commits now.
     fn try_exchange(
         &mut self,
         exchange: &Exchange,
-        disturbance: Disturbance,
+        disturbance: TransferFault,
         random: &mut Random,
     ) -> Outcome<bool> {
         let (from, to) = (exchange.from, exchange.to);
@@ -179,7 +179,7 @@ impl Driver {
             wanted: ours.flatten(),
             merge: None,
         };
-        self.stores[to].doubt = Some(Doubt::Transfer(transfer.clone()));
+        self.stores[to].doubt = Some(UnknownEffect::Transfer(transfer.clone()));
         let (source, target) = (self.stores[from].db().clone(), self.stores[to].db().clone());
         let moved = match (exchange.branch == exchange.into, exchange.is_forced) {
             (true, false) => source.push_to(&target, &exchange.branch),
@@ -198,16 +198,17 @@ impl Driver {
         if self.stores[from].is_down() || self.stores[to].is_down() {
             return Ok(false);
         }
-        let amid = self.absorb_amid(exchange, disturbance, ours.flatten(), theirs.flatten())?;
-        let what = || format!("{exchange:?} of {ours:?} to {theirs:?}, {amid:?}: {moved:?}");
+        let concurrent =
+            self.absorb_commit(exchange, disturbance, ours.flatten(), theirs.flatten())?;
+        let what = || format!("{exchange:?} of {ours:?} to {theirs:?}, {concurrent:?}: {moved:?}");
         let is_right = match &moved {
             Ok(moved) => {
-                let ended = self.ended(exchange, moved, (ours, theirs), amid);
+                let ended = self.ended(exchange, moved, (ours, theirs), concurrent);
                 ended.map_err(|why| Failure::new(format!("{}: {}", what(), why.message)))?;
                 !is_forged
             }
             Err(Error::Corrupt { .. }) if is_forged => true,
-            Err(error) => is_hurt || self.may_fail(exchange, error, (ours, theirs), amid),
+            Err(error) => is_hurt || self.may_fail(exchange, error, (ours, theirs), concurrent),
         };
         ensure(is_right, what)?;
         if moved.is_err() {
@@ -217,7 +218,7 @@ impl Driver {
             if matches!(&moved, Err(error) if is_not_fast_forward(error)) {
                 same(format!("{}, branches left", what()), &self.temporary(to)?, &left)?;
             }
-            match amid.filter(|(store, _)| *store == to) {
+            match concurrent.filter(|(store, _)| *store == to) {
                 Some((_, commit)) if self.is_on(exchange, to, commit) => {
                     let tip = self.tip(to, &exchange.into)?.flatten();
                     same(what(), &tip, &Some(commit))?;
@@ -235,17 +236,18 @@ impl Driver {
     fn heal(
         &mut self,
         exchange: &Exchange,
-        disturbance: &Disturbance,
+        disturbance: &TransferFault,
         random: &mut Random,
     ) -> Outcome<bool> {
-        let mut is_hurt = matches!(disturbance, Disturbance::Fault(_));
+        let mut is_hurt = matches!(disturbance, TransferFault::Fault(_));
         for number in [exchange.from, exchange.to] {
             let store = &mut self.stores[number];
             let disk = store.world.disk.clone();
             is_hurt |= store.is_down();
             disk.fail_no_read();
             store.db().refuse_after(u64::MAX, 0);
-            let is_poisoned = matches!(disturbance, Disturbance::Fault(victim) if *victim == number)
+            let is_victim = matches!(disturbance, TransferFault::Fault(victim) if *victim == number);
+            let is_poisoned = is_victim
                 && !disk.power_is_cut()
                 && !disk.has_failure_to_come()
                 && store.db().sync().is_err();
@@ -261,14 +263,16 @@ impl Driver {
     }
 
     /// Adds the commit that was made during a transfer to the graph. Returns its store and itself.
-    fn absorb_amid(
+    fn absorb_commit(
         &mut self,
         exchange: &Exchange,
-        disturbance: Disturbance,
+        disturbance: TransferFault,
         ours: Option<usize>,
         theirs: Option<usize>,
     ) -> Outcome<Option<(usize, usize)>> {
-        let Disturbance::Commit(Amid { store, branch, done: result }) = disturbance else {
+        let TransferFault::Commit(CommitDuringTransfer { store, branch, done: result }) =
+            disturbance
+        else {
             return Ok(None);
         };
         let Some(committed) = result.take() else { return Ok(None) };
@@ -300,14 +304,14 @@ impl Driver {
         exchange: &Exchange,
         moved: &Moved,
         (ours, theirs): (Option<Option<usize>>, Option<Option<usize>>),
-        amid: Option<(usize, usize)>,
+        concurrent: Option<(usize, usize)>,
     ) -> Outcome {
         let before = theirs.flatten();
         let ours = ours.ok_or_else(|| Failure::new("there is no such branch"))?;
         let to = exchange.to;
-        let beside = amid.filter(|it| it.0 == to && self.is_on(exchange, to, it.1));
+        let beside = concurrent.filter(|it| it.0 == to && self.is_on(exchange, to, it.1));
         // The branch may have got one more commit before it was read.
-        let wanted = match amid {
+        let wanted = match concurrent {
             Some((store, commit))
                 if store == exchange.from && moved.to == self.graph.id(Some(commit)) =>
             {
@@ -316,7 +320,7 @@ impl Driver {
             _ => ours,
         };
         let is_fast_forward = self.graph.contains(wanted, before);
-        ensure(is_fast_forward || exchange.is_forced, || "is no fast-forward".to_owned())?;
+        ensure(is_fast_forward || exchange.is_forced, || "is not a fast-forward".to_owned())?;
         let had: Vec<usize> = {
             let had = self.graph.contained(before);
             self.graph.contained(wanted).iter().filter(|it| !had.contains(it)).copied().collect()
@@ -362,10 +366,11 @@ impl Driver {
         exchange: &Exchange,
         error: &Error,
         (ours, theirs): (Option<Option<usize>>, Option<Option<usize>>),
-        amid: Option<(usize, usize)>,
+        concurrent: Option<(usize, usize)>,
     ) -> bool {
         let Error::InvalidInput(why) = error else { return false };
-        let beside = amid.filter(|it| it.0 == exchange.to && self.is_on(exchange, it.0, it.1));
+        let beside =
+            concurrent.filter(|it| it.0 == exchange.to && self.is_on(exchange, it.0, it.1));
         let is_fast_forward = self.graph.contains(ours.flatten(), theirs.flatten());
         match why {
             InvalidInput::NoBranch { .. } => ours.is_none(),

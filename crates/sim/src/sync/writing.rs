@@ -5,7 +5,7 @@ use plimsoll_disk::random::Random;
 
 use crate::failure::{Outcome, same};
 use crate::sync::contents::Effect;
-use crate::sync::doubt::Doubt;
+use crate::sync::doubt::UnknownEffect;
 use crate::sync::state::{KEYS, NAMES, NUMBERS, Place, State};
 use crate::sync::{Driver, done, time};
 
@@ -36,8 +36,9 @@ impl Driver {
         let metadata = self.metadata();
         let tip = self.stores[number].branches[&branch];
         let parents: Vec<usize> = tip.into_iter().collect();
-        let doubt = Doubt::Commit { branch: branch.clone(), parents: parents.clone(), metadata };
-        let Doubt::Commit { metadata, .. } = &doubt else { return Ok(()) };
+        let doubt =
+            UnknownEffect::Commit { branch: branch.clone(), parents: parents.clone(), metadata };
+        let UnknownEffect::Commit { metadata, .. } = &doubt else { return Ok(()) };
         let mut tx = self.stores[number].branch(&branch)?.begin();
         done("metadata", tx.set_metadata(metadata))?;
         let wanted = self.fill(number, &mut tx, tip, random);
@@ -127,7 +128,8 @@ impl Driver {
             merge = merge.rule(&store.keyspace(space)?, MergeRule::Theirs);
         }
         let parents: Vec<usize> = ours.into_iter().chain(theirs).collect();
-        let doubt = Doubt::Commit { branch: into.clone(), parents: parents.clone(), metadata };
+        let doubt =
+            UnknownEffect::Commit { branch: into.clone(), parents: parents.clone(), metadata };
         self.stores[number].doubt = Some(doubt);
         let merged = match merge.run() {
             // The versions of the common ancestor may have been dropped.

@@ -14,7 +14,7 @@ use plimsoll_disk::clock::{Clock, SystemClock};
 use plimsoll_disk::random::Random;
 
 use crate::content::Content;
-use crate::workers::points::Fate;
+use crate::workers::points::EndState;
 use crate::workers::{leave, listen_for_the_end, open_among_others};
 
 /// Number of accounts, and the initial balance of each.
@@ -99,12 +99,12 @@ fn beside(worker: u64, count: u64) -> Content {
 pub fn live(
     store: &Path,
     worker: u64,
-    fate: Option<&Arc<Fate>>,
+    end_state: Option<&Arc<EndState>>,
 ) -> std::result::Result<(), String> {
     let over = listen_for_the_end()?;
-    let db = open_among_others(store, fate)?;
+    let db = open_among_others(store, end_state)?;
     work(&db, worker, &over).map_err(|error| format!("{error} [{error:?}]"))??;
-    leave(db, fate)
+    leave(db, end_state)
 }
 
 fn work(db: &Db, worker: u64, over: &AtomicBool) -> Result<std::result::Result<(), String>> {
@@ -123,7 +123,7 @@ fn work(db: &Db, worker: u64, over: &AtomicBool) -> Result<std::result::Result<(
         if !is_right {
             let bytes = found.map_or(0, |found| found.len());
             return Ok(Err(format!(
-                "the value beside transfer {count} belongs to another one: {bytes} bytes"
+                "the value of transfer {count} belongs to another one: {bytes} bytes"
             )));
         }
         if over.load(Ordering::Acquire) {

@@ -14,7 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::lists::check::Lists;
 use crate::lists::history::{ListName, Seen, Step, line_of_begin, line_of_end};
-use crate::workers::points::Fate;
+use crate::workers::points::EndState;
 use crate::workers::{leave, listen_for_the_end, open_among_others};
 
 /// Lists in use at a time; few, so that transactions conflict.
@@ -66,17 +66,17 @@ pub fn lists_in(db: &Db) -> Result<Lists> {
 pub fn live(
     store: &Path,
     number: u64,
-    fate: Option<&Arc<Fate>>,
+    end_state: Option<&Arc<EndState>>,
 ) -> std::result::Result<(), String> {
     let over = listen_for_the_end()?;
-    let db = Arc::new(open_among_others(store, fate)?);
+    let db = Arc::new(open_among_others(store, end_state)?);
     let failed: Arc<Mutex<Option<String>>> = Arc::default();
     let threads: Vec<_> = (0..THREADS)
         .map(|thread| {
             let (db, over, failed) = (Arc::clone(&db), Arc::clone(&over), Arc::clone(&failed));
             spawn("lists", move || {
                 if let Err(error) =
-                    Lister::new(&db, number, thread).and_then(|mut lister| lister.work(&over))
+                    ListWorker::new(&db, number, thread).and_then(|mut lister| lister.work(&over))
                 {
                     *lock(&failed) = Some(format!("{error} [{error:?}]"));
                 }
@@ -90,11 +90,11 @@ pub fn live(
     if let Some(error) = lock(&failed).take() {
         return Err(error);
     }
-    Arc::into_inner(db).map_or(Ok(()), |db| leave(db, fate))
+    Arc::into_inner(db).map_or(Ok(()), |db| leave(db, end_state))
 }
 
 /// One thread.
-struct Lister<'d> {
+struct ListWorker<'d> {
     db: &'d Db,
     space: Keyspace,
     number: u64,
@@ -104,7 +104,7 @@ struct Lister<'d> {
     generations: [u32; SLOTS as usize],
 }
 
-impl<'d> Lister<'d> {
+impl<'d> ListWorker<'d> {
     fn new(db: &'d Db, number: u64, thread: u64) -> Result<Self> {
         let space = db.keyspace("lists")?;
         let mut generations = [0; SLOTS as usize];

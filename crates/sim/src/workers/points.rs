@@ -27,7 +27,7 @@ const LOCKS: [&str; 3] = ["join", "turn", "sync"];
 /// The activity of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum Doing {
+pub enum Activity {
     /// Opens the store.
     Joining,
     /// Verifies the store, before it works.
@@ -38,11 +38,11 @@ pub enum Doing {
     Leaving,
 }
 
-const DOINGS: [(Doing, &str); 4] = [
-    (Doing::Joining, "joining"),
-    (Doing::Verifying, "verifying"),
-    (Doing::Working, "working"),
-    (Doing::Leaving, "leaving"),
+const ACTIVITIES: [(Activity, &str); 4] = [
+    (Activity::Joining, "joining"),
+    (Activity::Verifying, "verifying"),
+    (Activity::Working, "working"),
+    (Activity::Leaving, "leaving"),
 ];
 
 /// The position of a point relative to its call.
@@ -74,7 +74,7 @@ struct Point {
 
 impl fmt::Display for Point {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(DOINGS[usize::from(self.doing)].1)?;
+        f.write_str(ACTIVITIES[usize::from(self.doing)].1)?;
         if self.is_keeper {
             f.write_str(", keeper")?;
         }
@@ -97,7 +97,7 @@ impl fmt::Display for Point {
 
 /// The present point of a thread.
 #[derive(Clone, Copy, Debug)]
-struct Here {
+struct CurrentPoint {
     locks: u8,
     call: &'static str,
     what: &'static str,
@@ -106,8 +106,11 @@ struct Here {
 }
 
 thread_local! {
-    static HERE: Cell<Here> =
-        const { Cell::new(Here { locks: 0, call: "begin", what: "", words: 0, stores: 0 }) };
+    static HERE: Cell<CurrentPoint> =
+        const {
+            let begin = CurrentPoint { locks: 0, call: "begin", what: "", words: 0, stores: 0 };
+            Cell::new(begin)
+        };
 }
 
 /// The planned end of a process.
@@ -128,7 +131,7 @@ pub(crate) fn group_of(point: &str) -> &str {
 
 /// The state of this process's planned end.
 #[derive(Debug)]
-pub struct Fate {
+pub struct EndState {
     end: End,
     doing: AtomicU8,
     is_keeper: AtomicBool,
@@ -143,7 +146,7 @@ struct Crossings {
     times: u64,
 }
 
-impl Fate {
+impl EndState {
     /// The planned end. A clean leave cancels it.
     pub fn new(end: End) -> Self {
         Self {
@@ -155,14 +158,14 @@ impl Fate {
     }
 
     /// Sets the present activity.
-    pub(crate) fn does(&self, doing: Doing) {
+    pub(crate) fn does(&self, doing: Activity) {
         self.doing.store(doing as u8, Ordering::Relaxed);
     }
 
     /// Whether the process must be killed within this call on a kind of file. Handles the point
     /// before the call.
     pub(crate) fn ends(&self, moment: Moment, call: &'static str, what: &'static str) -> bool {
-        HERE.set(Here { call, what, words: 0, stores: 0, ..HERE.get() });
+        HERE.set(CurrentPoint { call, what, words: 0, stores: 0, ..HERE.get() });
         self.crosses(moment)
     }
 
@@ -177,7 +180,7 @@ impl Fate {
     pub(crate) fn looks(&self) {
         let here = HERE.get();
         let words = (here.words + 1).min(WORDS_MAX[usize::from(here.locks == 0)]);
-        HERE.set(Here { words, stores: 0, ..here });
+        HERE.set(CurrentPoint { words, stores: 0, ..here });
         if self.crosses(Moment::Word(words)) {
             die();
         }
@@ -187,7 +190,7 @@ impl Fate {
     pub(crate) fn stores(&self) {
         let here = HERE.get();
         let stores = here.stores.saturating_add(1);
-        HERE.set(Here { stores, ..here });
+        HERE.set(CurrentPoint { stores, ..here });
         if self.crosses(Moment::Store(here.words, stores)) {
             die();
         }
@@ -204,11 +207,11 @@ impl Fate {
         let Some(bit) = LOCKS.iter().position(|known| *known == lock) else { return };
         let here = HERE.get();
         let locks = if holds { here.locks | 1 << bit } else { here.locks & !(1 << bit) };
-        HERE.set(Here { locks, ..here });
+        HERE.set(CurrentPoint { locks, ..here });
     }
 
     fn crosses(&self, moment: Moment) -> bool {
-        let Here { locks, call, what, .. } = HERE.get();
+        let CurrentPoint { locks, call, what, .. } = HERE.get();
         // Work under one of the locks is the same whether or not the process is the keeper.
         let is_keeper = locks == 0 && self.is_keeper.load(Ordering::Relaxed);
         let point = Point {
@@ -291,23 +294,23 @@ mod tests {
     #[test]
     fn point_names_its_activity_and_locks_and_kills_if_chosen() {
         let enough = BTreeSet::from(["working, turn+sync: after write segment".to_owned()]);
-        let fate = Fate::new(End { nth: 3, group: "working, turn".to_owned(), enough });
-        assert!(!fate.ends(Moment::After, "write", "segment"));
-        fate.does(Doing::Working);
-        fate.holds("turn", true);
-        fate.holds("sync", true);
+        let end_state = EndState::new(End { nth: 3, group: "working, turn".to_owned(), enough });
+        assert!(!end_state.ends(Moment::After, "write", "segment"));
+        end_state.does(Activity::Working);
+        end_state.holds("turn", true);
+        end_state.holds("sync", true);
         for _ in 0..3 {
-            assert!(!fate.ends(
+            assert!(!end_state.ends(
                 Moment::After,
                 "write",
                 kind_of(Path::new("/s/log/00000000000000000001.seg"))
             ));
         }
-        fate.looks();
-        fate.stores();
-        fate.holds("sync", false);
+        end_state.looks();
+        end_state.stores();
+        end_state.holds("sync", false);
         let names: Vec<String> =
-            fate.crossings.lock().unwrap().points.keys().map(Point::to_string).collect();
+            end_state.crossings.lock().unwrap().points.keys().map(Point::to_string).collect();
         for name in [
             "working, turn+sync: after write segment",
             "working, turn+sync: after write segment, word 1",
@@ -315,8 +318,8 @@ mod tests {
         ] {
             assert!(names.iter().any(|known| known == name), "{names:?}");
         }
-        assert!(fate.ends(Moment::Refused, "lock", "join"));
-        assert!(!fate.ends(Moment::Refused, "lock", "join"));
+        assert!(end_state.ends(Moment::Refused, "lock", "join"));
+        assert!(!end_state.ends(Moment::Refused, "lock", "join"));
     }
 
     #[test]

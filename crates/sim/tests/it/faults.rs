@@ -2,7 +2,7 @@
 
 use plimsoll::Sizes;
 use plimsoll_sim::case::{Case, Mode};
-use plimsoll_sim::driver::{Care, run};
+use plimsoll_sim::driver::{CheckOptions, run};
 use plimsoll_sim::faults::fail_each_sync;
 use plimsoll_sim::op::text::parse;
 use plimsoll_sim::world::{Setting, World};
@@ -118,7 +118,7 @@ fn transaction_larger_than_the_budget_commits() {
             puts.collect::<String>()
         );
         let world = World::new(1, LARGE_SEGMENTS);
-        let driver = run(world, Care::default(), &parse(&text).unwrap())
+        let driver = run(world, CheckOptions::default(), &parse(&text).unwrap())
             .unwrap_or_else(|failure| panic!("{failure}"));
         assert_eq!(driver.answers().last().unwrap(), "glsn 1", "{keys} keys of {bytes} bytes");
     }

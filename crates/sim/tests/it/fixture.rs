@@ -16,7 +16,7 @@ use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_sim::content::Content;
-use plimsoll_sim::driver::{Care, run};
+use plimsoll_sim::driver::{CheckOptions, run};
 use plimsoll_sim::flip::RICH;
 use plimsoll_sim::model::{Entry, Model, space_name};
 use plimsoll_sim::op::Op;
@@ -134,7 +134,7 @@ fn copy(from: &Path, to: &Path) {
 #[ignore = "makes a fixture"]
 fn make_the_fixture() {
     let ops: Vec<Op> = parse(&format!("{RICH}{MORE}")).unwrap();
-    let driver = run(World::new(1, Setting::SMALL), Care::default(), &ops)
+    let driver = run(World::new(1, Setting::SMALL), CheckOptions::default(), &ops)
         .unwrap_or_else(|failure| panic!("{failure}"));
     let world = driver.world();
     let target = folder().join("store");

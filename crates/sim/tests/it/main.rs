@@ -21,7 +21,7 @@ mod sync;
 mod workers;
 
 use plimsoll_sim::case::{Case, Mode};
-use plimsoll_sim::driver::{Care, Driver, run};
+use plimsoll_sim::driver::{CheckOptions, Driver, run};
 use plimsoll_sim::failure::Failure;
 use plimsoll_sim::op::text::parse;
 use plimsoll_sim::world::{Setting, World};
@@ -41,7 +41,7 @@ fn run_seeds(mode: Mode, seeds: impl Iterator<Item = u64>) {
 fn run_text(setting: Setting, text: &str) -> Result<Driver, Failure> {
     run(
         World::new(1, setting),
-        Care { verify_each: true, check_every: 1, ..Care::default() },
+        CheckOptions { verify_each: true, check_every: 1, ..CheckOptions::default() },
         &parse(text).unwrap(),
     )
 }

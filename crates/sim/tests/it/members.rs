@@ -2,7 +2,7 @@
 
 use plimsoll_sim::case::{Case, Mode};
 use plimsoll_sim::members;
-use plimsoll_sim::members::kill_every::{What, kill_at_every, scenario};
+use plimsoll_sim::members::kill_every::{ProcessEvent, kill_at_every, scenario};
 use plimsoll_sim::op::text::parse;
 
 use crate::run_seeds;
@@ -14,21 +14,21 @@ fn killed_and_stopped_processes_lose_nothing_and_agree() {
 
 #[test]
 fn kill_at_every_operation_loses_nothing_for_the_others() {
-    let kills = kill_at_every(0, &scenario(), What::Kill, (3, 97), 1)
+    let kills = kill_at_every(0, &scenario(), ProcessEvent::Kill, (3, 97), 1)
         .unwrap_or_else(|failure| panic!("{failure}"));
     assert!(kills.runs > 100, "{kills:?}");
 }
 
 #[test]
 fn kill_at_every_operation_then_power_cut_loses_nothing() {
-    let kills = kill_at_every(2, &scenario(), What::KillAndCut, (1, 97), 1)
+    let kills = kill_at_every(2, &scenario(), ProcessEvent::KillAndCut, (1, 97), 1)
         .unwrap_or_else(|failure| panic!("{failure}"));
     assert!(kills.runs > 100, "{kills:?}");
 }
 
 #[test]
 fn stop_at_every_operation_is_harmless_after_resume() {
-    let stops = kill_at_every(1, &scenario(), What::Stop, (5, 97), 1)
+    let stops = kill_at_every(1, &scenario(), ProcessEvent::Stop, (5, 97), 1)
         .unwrap_or_else(|failure| panic!("{failure}"));
     assert!(stops.runs > 100, "{stops:?}");
 }
@@ -45,7 +45,7 @@ fn keeper_stopped_during_takeover_keeps_its_successors_files() {
                 300\namong 2 flush\namong 2 put 0 5 300
         among 2 flush\namong 2 put 0 6 300\namong 2 flush\namong 2 check\namong 1 step 0\namong 1 \
                 put 0 7 300\namong 1 flush\namong 2 check";
-    let stops = kill_at_every(0, &parse(text).unwrap(), What::Stop, (0, 23), 1)
+    let stops = kill_at_every(0, &parse(text).unwrap(), ProcessEvent::Stop, (0, 23), 1)
         .unwrap_or_else(|failure| panic!("{failure}"));
     assert!(stops.runs > 100, "{stops:?}");
 }

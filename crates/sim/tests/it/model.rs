@@ -2,7 +2,7 @@
 
 use plimsoll::Durability;
 use plimsoll_sim::case::{Case, Mode};
-use plimsoll_sim::driver::{Care, run};
+use plimsoll_sim::driver::{CheckOptions, run};
 use plimsoll_sim::world::Setting;
 
 use crate::{proves, run_seeds};
@@ -19,7 +19,7 @@ fn store_agrees_with_the_model() {
 fn store_agrees_with_the_model_after_every_operation() {
     for seed in 1000..1010 {
         let case = Case { ops: 80, ..Case::new(Mode::Model, seed) };
-        let care = Care { verify_each: true, check_every: 1, ..Care::default() };
+        let care = CheckOptions { verify_each: true, check_every: 1, ..CheckOptions::default() };
         run(case.world(), care, &case.workload())
             .unwrap_or_else(|failure| panic!("{case}: {failure}"));
     }
@@ -30,7 +30,7 @@ fn one_seed_replays_one_run() {
     for seed in 0..10 {
         let case = Case::new(Mode::Model, seed);
         let syncs_and_answers = || {
-            let driver = run(case.world(), Care::default(), &case.workload())
+            let driver = run(case.world(), CheckOptions::default(), &case.workload())
                 .unwrap_or_else(|failure| panic!("{failure}"));
             (driver.world().disk.sync_count(), driver.answers().to_vec())
         };

@@ -6,35 +6,35 @@ use std::path::Path;
 use std::time::Duration;
 
 use plimsoll_sim::workers::deaths::Deaths;
-use plimsoll_sim::workers::surroundings::Surroundings;
+use plimsoll_sim::workers::environment::Environment;
 use plimsoll_sim::workers::{Report, Work, Workers};
 
 /// Runs until a report shows enough activity. A busy machine needs longer, so each run is longer
 /// than the one before.
-fn run(work: Work, surroundings: Surroundings, seconds: u64, is_enough: impl Fn(&Report) -> bool) {
-    run_with(work, surroundings, seconds, false, is_enough);
+fn run(work: Work, environment: Environment, seconds: u64, is_enough: impl Fn(&Report) -> bool) {
+    run_with(work, environment, seconds, false, is_enough);
 }
 
 fn run_with(
     work: Work,
-    surroundings: Surroundings,
+    environment: Environment,
     seconds: u64,
     at_points: bool,
     is_enough: impl Fn(&Report) -> bool,
 ) {
     let mut report = Report::default();
     for times in [1, 4, 16] {
-        report = run_once(work, surroundings, seconds, at_points, times);
+        report = run_once(work, environment, seconds, at_points, times);
         if is_enough(&report) {
             return;
         }
     }
-    panic!("{work:?}, {surroundings:?}: {report:?}");
+    panic!("{work:?}, {environment:?}: {report:?}");
 }
 
 fn run_once(
     work: Work,
-    surroundings: Surroundings,
+    environment: Environment,
     seconds: u64,
     at_points: bool,
     times: u32,
@@ -45,7 +45,7 @@ fn run_once(
     let workers = Workers {
         work,
         programs: vec![Path::new(env!("CARGO_BIN_EXE_plimsoll-sim")).to_owned()],
-        surroundings,
+        environment,
         dir: dir.path().to_owned(),
         workers: 4,
         time: Duration::from_secs(seconds) * times,
@@ -59,9 +59,7 @@ fn run_once(
 
 #[test]
 fn killed_and_stopped_workers_lose_nothing() {
-    run(Work::Bank, Surroundings::Equal, 8, |report| {
-        report.kills >= 4 && report.acknowledged > 100
-    });
+    run(Work::Bank, Environment::Equal, 8, |report| report.kills >= 4 && report.acknowledged > 100);
 }
 
 #[test]
@@ -70,14 +68,14 @@ fn workers_of_two_users_and_pid_namespaces_cooperate() {
         println!("skipped: only root can start processes of other users and in namespaces");
         return;
     }
-    for surroundings in [Surroundings::Users, Surroundings::Namespaces] {
-        run(Work::Bank, surroundings, 4, |report| report.kills >= 2 && report.acknowledged > 50);
+    for environment in [Environment::Users, Environment::Namespaces] {
+        run(Work::Bank, environment, 4, |report| report.kills >= 2 && report.acknowledged > 50);
     }
 }
 
 #[test]
 fn killed_and_stopped_workers_stay_strictly_serializable() {
-    run(Work::Lists, Surroundings::Equal, 6, |report| {
+    run(Work::Lists, Environment::Equal, 6, |report| {
         let checked = &report.checked;
         report.kills >= 4 && checked.committed > 0 && checked.refused > 0 && checked.values > 0
     });
@@ -86,7 +84,7 @@ fn killed_and_stopped_workers_stay_strictly_serializable() {
 #[test]
 fn workers_killed_at_any_point_lose_nothing() {
     for work in [Work::Bank, Work::Lists] {
-        run_with(work, Surroundings::Equal, 4, true, |report| {
+        run_with(work, Environment::Equal, 4, true, |report| {
             let reached = report.deaths.points.values().filter(|kills| **kills > 0).count();
             // All of them reported where they died.
             assert_eq!(report.deaths.points.values().sum::<u64>(), report.kills, "{report:?}");

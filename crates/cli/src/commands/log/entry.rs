@@ -18,7 +18,7 @@ pub(super) enum Wanted {
     All,
     /// The commits that a branch contains.
     OnBranch(Branch),
-    /// The commits of a deleted branch, which have this name for it.
+    /// The commits of a deleted branch, under the name that commits report for it.
     OnDeleted(String),
 }
 

@@ -23,9 +23,9 @@ pub struct BackupFile {
     pub immutable: bool,
     /// Bytes that belong to the copy.
     pub bytes: u64,
-    /// Of a segment: the position after its last record in the copy, if it is known.
+    /// For a segment: the position after its last record in the copy, if it is known.
     pub end: Option<Position>,
-    /// Of a segment: where the fragments of the segment before it end; 0 if there is none.
+    /// For a segment: where the fragments of the segment before it end; 0 if there is none.
     pub previous_end: u32,
 }
 

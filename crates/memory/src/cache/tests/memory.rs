@@ -89,7 +89,7 @@ fn overhead_of_a_small_entry_after_churn_is_forty_bytes() {
         let overhead = (charged - of_entries) as f64 / entries as f64;
         assert!(
             charged <= bytes && overhead <= 40.0,
-            "{overhead} bytes beside {} of an entry: {stats:?}",
+            "{overhead} bytes in addition to {} of an entry: {stats:?}",
             of_entries / entries
         );
         // All memory outside the index: entries, dead bytes, partly filled segments, room to move.

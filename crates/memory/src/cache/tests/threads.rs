@@ -8,7 +8,7 @@ use super::{cache_of, some_len, value_of};
 use crate::budget::chunk::CHUNK_BYTES;
 use crate::cache::{Cache, slot};
 
-/// Each nested read claims a reader line of its own, and there are 64.
+/// Each nested read claims its own reader line, and there are 64.
 #[test]
 #[cfg_attr(miri, ignore = "needs more entries than Miri gets through")]
 fn nested_reads_and_inserts_do_not_deadlock() {

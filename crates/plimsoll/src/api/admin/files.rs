@@ -183,9 +183,9 @@ impl StoreFile<'_> {
         offset / PAGE_BYTES as u64 * PAGE_BYTES as u64
     }
 
-    /// Whether the file may hold records that the process which wrote them has not synced: beside
-    /// such a process, a store that is open read-only reads them. Only the newest segment can,
-    /// because creating a segment syncs the one before it.
+    /// Whether the file may hold records that the process which wrote them has not synced: a store
+    /// that is open read-only at the same time reads them. Only the newest segment can, because
+    /// creating a segment syncs the one before it.
     fn is_unsynced(&self) -> bool {
         matches!(self.kind, FileKind::Segment { .. })
             && !self.immutable

@@ -110,7 +110,7 @@ pub struct RecoverReport {
     pub lost_ranges: Vec<DamagedKeys>,
     /// Keys that were deleted because their newest value is lost.
     pub deleted: u64,
-    /// Moments before this one cannot be read in every keyspace; 0 if the recovery has not changed
+    /// At moments before this one, some keyspaces cannot be read; 0 if the recovery has not changed
     /// that limit.
     pub readable_from: Glsn,
     /// The new names of keyspaces whose records are lost; their retention is

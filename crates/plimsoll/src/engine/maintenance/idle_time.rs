@@ -247,7 +247,7 @@ mod tests {
         };
         assert!(!check(5000, 100), "the first check has nothing to compare with");
         assert!(!check(5020, 120) && !check(5040, 140) && !check(5059, 159));
-        assert!(check(5061, 160), "a second is no jump");
+        assert!(check(5061, 160), "a second is not a jump");
         assert!(check(5081, 180));
         for (wall, there) in [(9081, 190), (30, 200), (60, 230)] {
             assert!(!check(wall, there), "a jump, or a time without checks");

@@ -40,7 +40,7 @@ impl<'t> Range<'t> {
         Ok(back)
     }
 
-    /// The part of the span behind the key returned last.
+    /// The part of the span after the key returned last.
     fn rest(&mut self) -> Result<Span> {
         let kept = self.span.clone().map(Span::into_range);
         let (lower, upper) = match (kept, &mut self.state) {

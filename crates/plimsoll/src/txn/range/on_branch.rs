@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex, Weak};
 
 use plimsoll_log::glsn::Glsn;
 
-use super::{Range, make_value_room, note_span};
+use super::recording::note_span;
+use super::state::begin_own;
+use super::{Range, make_value_room};
 use crate::index::iter::handle::IteratorHandle;
 use crate::index::iter::visible::Visible;
 use crate::index::sources::view::{Direction, View};
@@ -335,7 +337,7 @@ fn version_at(view: &Arc<View>, key: &[u8], at: Glsn) -> Result<Option<Found>> {
     Ok(Some(Found { key, glsn: hit.glsn(), encoded, view, at }))
 }
 
-/// The version of a found one's key up to `limit`.
+/// The version, up to `limit`, of the key that was found.
 fn up_to(committer: &Committer, found: Found, limit: Glsn) -> Result<Option<Found>> {
     if found.glsn <= limit {
         return Ok(Some(found));
@@ -448,7 +450,7 @@ impl<'t> Range<'t> {
         let own = match &self.own {
             None => None,
             Some((set, updated)) => {
-                let writes = self.begin_own((set, updated), &span)?;
+                let writes = begin_own((set, updated), self.direction, &span)?;
                 let mut own = Own { writes, span: span.clone(), key: Vec::new() };
                 own.note_key();
                 Some(own)

@@ -20,8 +20,8 @@ use crate::members::driver::judge::tags::KnownTags;
 use crate::members::driver::{Driver, Pending};
 use crate::members::life::{Answer, Life, Order, PASSING, cursors, is_not_keeper};
 use crate::members::model::{MARKS, Model, Span, Write};
-use crate::members::seat::Seat;
-use crate::op::among::Act;
+use crate::members::process_slot::ProcessSlot;
+use crate::op::process_op::Act;
 
 /// Whether the temporary keyspace exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -169,15 +169,15 @@ impl Driver {
     ) -> Outcome {
         let failed_syncs = self.disk().injected().failed_syncs;
         // A process killed by the failed sync has informed no other process.
-        let is_known = !self.seats.values().any(|seat| seat.process.was_killed_by_sync());
+        let is_known = !self.slots.values().any(|slot| slot.process.was_killed_by_sync());
         self.known.has_failed_sync |= failed_syncs > self.known.failed_syncs && is_known;
         self.known.failed_syncs = failed_syncs;
-        if let Some((other, error)) = self.crew.take_failure()
+        if let Some((other, error)) = self.peers.take_failure()
             && !self.may_die(other)
         {
             self.judge_error(other, order, &error, "background work")?;
         }
-        let dead = self.seats.get(&member).is_some_and(|seat| seat.process.is_dead())
+        let dead = self.slots.get(&member).is_some_and(|slot| slot.process.is_dead())
             || self.disk().power_is_cut();
         let answer = match answer {
             Ok(answer) => answer,
@@ -203,8 +203,8 @@ impl Driver {
             let durable = if order.act == Act::Leave { own } else { order.newest };
             self.known.durable = self.known.durable.max(durable);
         }
-        let Some(seat) = self.seats.get(&member).filter(|_| !dead) else { return Ok(()) };
-        let life = seat.life_handle();
+        let Some(slot) = self.slots.get(&member).filter(|_| !dead) else { return Ok(()) };
+        let life = slot.life_handle();
         let life = lock(&life);
         let Some(life) = life.as_ref() else { return Ok(()) };
         if self.known.has_failed_sync && !matches!(answer, Answer::Committed(_)) {
@@ -224,7 +224,7 @@ impl Driver {
         if self.known.is_cut && matches!(order.act, Act::Join { .. }) {
             self.known.learn_what_is_left(life.db.newest().0, is_buffered)?;
         }
-        let is_first = self.seats.len() == 1 && matches!(order.act, Act::Join { .. });
+        let is_first = self.slots.len() == 1 && matches!(order.act, Act::Join { .. });
         let resolved = self.resolve(life);
         if self.may_die(member) {
             return Ok(());
@@ -242,7 +242,7 @@ impl Driver {
     /// Whether the process was killed during the check.
     fn may_die(&self, member: u8) -> bool {
         self.disk().power_is_cut()
-            || self.seats.get(&member).is_none_or(|seat| seat.process.is_dead())
+            || self.slots.get(&member).is_none_or(|slot| slot.process.is_dead())
     }
 
     fn judge_answer(&mut self, member: u8, order: &Order, life: &Life, answer: Answer) -> Outcome {
@@ -378,7 +378,7 @@ impl Driver {
     fn judge_cursor(&mut self, order: &Order, name: u64, at: Option<Glsn>) -> Outcome {
         let is_disturbed = self.known.was_stopped
             || self.is_mixed()
-            || self.seats.values().any(|seat| seat.is_stopped());
+            || self.slots.values().any(|slot| slot.is_stopped());
         let before = self.known.cursor_before.take();
         if is_disturbed {
             return Ok(());
@@ -396,13 +396,13 @@ impl Driver {
     /// Checks an error: it is a failure unless excused, and leaves a commit in doubt.
     fn judge_error(&self, member: u8, order: &Order, error: &Error, what: &str) -> Outcome {
         let is_stopped =
-            self.known.was_stopped || self.seats.values().any(|seat| seat.is_stopped());
+            self.known.was_stopped || self.slots.values().any(|slot| slot.is_stopped());
         let is_excused = match error {
             Error::Corrupt { .. } | Error::Forked { .. } => false,
             _ if self.known.has_failed_sync => true,
             Error::Stalled { .. } => is_stopped,
             Error::Conflict { at, by, .. } => order.act == Act::TxCommit && by > at,
-            Error::InvalidInput(_) => matches!(order.act, Act::Join { .. }) && self.seats.len() > 2,
+            Error::InvalidInput(_) => matches!(order.act, Act::Join { .. }) && self.slots.len() > 2,
             Error::Behind { .. } => self.known.may_be_behind.contains(&member),
             error => is_not_keeper(error),
         };
@@ -445,14 +445,14 @@ impl Driver {
 
     /// Checks the invariants after each operation, and one key.
     pub(in crate::members) fn check_some(&mut self) -> Outcome {
-        if self.seats.is_empty() {
+        if self.slots.is_empty() {
             self.known.is_cut |= self.known.has_failed_sync;
             self.known.has_failed_sync = false;
         }
         if self.known.has_failed_sync {
             return Ok(());
         }
-        if let Some(member) = self.seats.keys().copied().find(|member| !self.is_stopped(*member)) {
+        if let Some(member) = self.slots.keys().copied().find(|member| !self.is_stopped(*member)) {
             self.check_memory(member)?;
         }
         self.known.looks += 1;
@@ -460,10 +460,10 @@ impl Driver {
         if self.looks_seldom && !looks.is_multiple_of(LOOKS_SELDOM) {
             return Ok(());
         }
-        let members: Vec<u8> = self.seats.keys().copied().collect();
+        let members: Vec<u8> = self.slots.keys().copied().collect();
         let mut seen = BTreeSet::new();
         for member in members {
-            let Some(db) = self.seats.get(&member).and_then(|seat| seat.db()) else { continue };
+            let Some(db) = self.slots.get(&member).and_then(|slot| slot.db()) else { continue };
             let newest = db.newest().0;
             if self.may_die(member) {
                 return Ok(());
@@ -475,7 +475,7 @@ impl Driver {
                 self.check_spans(member, &[span])?;
             }
         }
-        let is_one_stopped = self.seats.values().any(Seat::is_stopped);
+        let is_one_stopped = self.slots.values().any(ProcessSlot::is_stopped);
         if let Some(newest) =
             seen.last().filter(|_| self.known.model.has_notes() && !is_one_stopped)
         {
@@ -487,17 +487,17 @@ impl Driver {
     }
 
     fn any_dead(&self) -> bool {
-        self.disk().power_is_cut() || self.seats.values().any(|seat| seat.process.is_dead())
+        self.disk().power_is_cut() || self.slots.values().any(|slot| slot.process.is_dead())
     }
 
     fn check_memory(&self, member: u8) -> Outcome {
-        let Some(db) = self.seats.get(&member).and_then(|seat| seat.db()) else { return Ok(()) };
+        let Some(db) = self.slots.get(&member).and_then(|slot| slot.db()) else { return Ok(()) };
         let (Some(total), Ok(members)) = (self.memory_total(), db.members()) else { return Ok(()) };
         let sum: u64 = members.iter().map(|member| member.memory_bytes).sum();
         let budgets = self
-            .seats
+            .slots
             .values()
-            .filter_map(|seat| seat.db())
+            .filter_map(|slot| slot.db())
             .map(|db| db.stats().memory.limit_bytes);
         let held: u64 = budgets.sum();
         ensure(self.any_dead() || (sum <= total && held <= total), || {
@@ -513,7 +513,7 @@ impl Driver {
         if self.known.has_failed_sync {
             return Ok(());
         }
-        let members: Vec<u8> = self.seats.keys().copied().collect();
+        let members: Vec<u8> = self.slots.keys().copied().collect();
         for member in members {
             if self.may_die(member) {
                 continue;
@@ -534,10 +534,10 @@ impl Driver {
     }
 
     fn check_spans(&mut self, member: u8, spans: &[Span]) -> Outcome {
-        let Some(seat) = self.seats.get(&member).filter(|seat| !seat.is_stopped()) else {
+        let Some(slot) = self.slots.get(&member).filter(|slot| !slot.is_stopped()) else {
             return Ok(());
         };
-        let life = seat.life_handle();
+        let life = slot.life_handle();
         let life = lock(&life);
         let Some(life) = life.as_ref() else { return Ok(()) };
         let checked = self.compare(&format!("process {member}"), life, spans);
@@ -559,10 +559,10 @@ impl Driver {
     }
 
     fn check_past(&mut self, member: u8) -> Outcome {
-        let Some(seat) = self.seats.get(&member).filter(|seat| !seat.is_stopped()) else {
+        let Some(slot) = self.slots.get(&member).filter(|slot| !slot.is_stopped()) else {
             return Ok(());
         };
-        let life = seat.life_handle();
+        let life = slot.life_handle();
         let life = lock(&life);
         let Some(life) = life.as_ref() else { return Ok(()) };
         for read in life.past() {
@@ -579,12 +579,12 @@ impl Driver {
     }
 
     fn check_cursors(&self, member: u8) -> Outcome {
-        let Some(db) = self.seats.get(&member).and_then(|seat| seat.db()) else { return Ok(()) };
+        let Some(db) = self.slots.get(&member).and_then(|slot| slot.db()) else { return Ok(()) };
         let newest = db.newest();
         let (found, first) = (cursors(&db), db.log().bounds().first.0);
         if self.may_die(member)
             || self.is_mixed()
-            || self.seats.values().any(|seat| seat.is_stopped())
+            || self.slots.values().any(|slot| slot.is_stopped())
         {
             return Ok(());
         }

@@ -5,7 +5,7 @@ use crate::content::Content;
 use crate::op::generate::Generator;
 use crate::op::generate::scenes::{ALL, SLOT, TX, commit};
 use crate::op::{
-    Call, Deed, Edge, Feed, Get, Key, Op, Reader, Removal, Span, Within, numbered_key,
+    Call, Edge, Feed, Get, Key, NestedOp, Op, Reader, Removal, Span, Within, numbered_key,
 };
 
 /// Number of choices of an edge.
@@ -81,7 +81,8 @@ impl Generator {
         if self.random.chance(0.5) { Op::CutAtChange { after } } else { Op::KillAtChange { after } }
     }
 
-    /// A deed within upkeep, as another thread could run it, or a crash or power cut there.
+    /// An operation nested within upkeep, as another thread could run it, or a crash or power cut
+    /// there.
     pub(super) fn amid_upkeep(&mut self) -> Op {
         let (at, op) = match self.below(10) {
             0..2 => (Within::CursorHeld, self.cursor()),
@@ -97,31 +98,33 @@ impl Generator {
             _ => (Within::RunsWritten, Op::Flush),
         };
         let ends = match (self.settings.crashes, self.settings.kills) {
-            (true, true) if self.random.chance(0.3) => Some(Deed::Kill),
-            (true, _) if self.random.chance(0.4) => Some(Deed::Cut),
+            (true, true) if self.random.chance(0.3) => Some(NestedOp::Kill),
+            (true, _) if self.random.chance(0.4) => Some(NestedOp::Cut),
             _ => None,
         };
-        let deed = match (ends, at) {
+        let nested = match (ends, at) {
             (Some(end), _) => {
                 self.closed();
                 end
             }
             // Other upkeep would wait for the locks of the present one.
-            (None, Within::RunsWritten) => Deed::DropCaches,
+            (None, Within::RunsWritten) => NestedOp::DropCaches,
             (None, Within::TrimChosen) => self.put_within(),
             (None, _) => match self.below(6) {
-                0 => Deed::Flush,
-                1 => Deed::Compact,
-                2 => Deed::Trim,
+                0 => NestedOp::Flush,
+                1 => NestedOp::Compact,
+                2 => NestedOp::Trim,
                 3 => self.put_within(),
-                _ => Deed::Commit { space: self.space(), key: self.key(), value: self.content() },
+                _ => {
+                    NestedOp::Commit { space: self.space(), key: self.key(), value: self.content() }
+                }
             },
         };
-        Op::Amid { at, deed, op: Box::new(op) }
+        Op::WithNested { at, nested, op: Box::new(op) }
     }
 
-    fn put_within(&mut self) -> Deed {
-        Deed::Put { space: self.space(), key: self.key(), value: self.value_of(60) }
+    fn put_within(&mut self) -> NestedOp {
+        NestedOp::Put { space: self.space(), key: self.key(), value: self.value_of(60) }
     }
 
     /// A transaction reads part or all of a queue, part of a range, or one key. Another transaction
@@ -169,7 +172,15 @@ impl Generator {
                         [self.below(4) as usize];
                     vec![Op::Get { from, space, key, how }]
                 }
-                _ => vec![Op::Walk { from, space, span, reverse, limit, keys_only, amid: None }],
+                _ => vec![Op::Walk {
+                    from,
+                    space,
+                    span,
+                    reverse,
+                    limit,
+                    keys_only,
+                    replace_after: None,
+                }],
             };
             for op in reads {
                 let fails = self.settings.fails && self.random.chance(0.05);
@@ -220,7 +231,7 @@ impl Generator {
         let span = Span::Range(Edge::At(numbered_key(first)), Edge::Open);
         let walk = |reverse| {
             let (from, limit, span) = (Reader::Back(0), u32::MAX, span.clone());
-            Op::Walk { from, space, span, reverse, limit, keys_only: false, amid: None }
+            Op::Walk { from, space, span, reverse, limit, keys_only: false, replace_after: None }
         };
         ops.extend([walk(false), walk(true), walk(false)]);
         let beside = if self.random.chance(0.5) { 0 } else { 1000 };
@@ -301,8 +312,8 @@ impl Generator {
                 let work = Op::Work { first: 4 };
                 let key = numbered_key(self.below(HOT) as u32);
                 ops.push(if self.random.chance(0.2) {
-                    let deed = Deed::Commit { space, key, value: self.value_of(bytes) };
-                    Op::Amid { at: Within::RowsRead, deed, op: Box::new(work) }
+                    let nested = NestedOp::Commit { space, key, value: self.value_of(bytes) };
+                    Op::WithNested { at: Within::RowsRead, nested, op: Box::new(work) }
                 } else {
                     work
                 });
@@ -350,8 +361,8 @@ impl Generator {
             if self.random.chance(0.3)
                 && let Some(commit) = ops.pop()
             {
-                let (at, deed) = (Within::TrimAsked, Deed::Flush);
-                ops.push(Op::Amid { at, deed, op: Box::new(commit) });
+                let (at, nested) = (Within::TrimAsked, NestedOp::Flush);
+                ops.push(Op::WithNested { at, nested, op: Box::new(commit) });
             }
         }
         let (limit, from) = (u32::MAX, Reader::Back(0));
@@ -364,7 +375,7 @@ impl Generator {
                 reverse: false,
                 limit,
                 keys_only: false,
-                amid: None,
+                replace_after: None,
             },
         ]);
         ops
@@ -387,11 +398,11 @@ impl Generator {
                 reverse: limit == u32::MAX,
                 limit,
                 keys_only: false,
-                amid: None,
+                replace_after: None,
             };
             let call = Call::Read(1 + self.below(12));
             let op = Box::new(Op::Failing { call, op: Box::new(walk) });
-            ops.push(Op::Amid { at: Within::IteratorAttached, deed: Deed::Flush, op });
+            ops.push(Op::WithNested { at: Within::IteratorAttached, nested: NestedOp::Flush, op });
         }
         ops
     }

@@ -4,7 +4,7 @@
 use crate::content::Content;
 use crate::op::generate::Generator;
 use crate::op::generate::scenes::{ALL, OTHER_TX, SLOT, TX, commit};
-use crate::op::{Deed, Get, Keep, Moment, Op, Reader, Within, numbered_key};
+use crate::op::{Get, Keep, Moment, NestedOp, Op, Reader, Within, numbered_key};
 
 impl Generator {
     pub(super) fn drop_space(&mut self) -> Op {
@@ -59,12 +59,14 @@ impl Generator {
         ops
     }
 
-    pub(super) fn amid(&mut self) -> Op {
-        let deed = match self.below(10) {
-            0..6 => Deed::Commit { space: self.space(), key: self.key(), value: self.content() },
-            6..8 => Deed::Compact,
-            8 if self.settings.limited => Deed::Trim,
-            _ => Deed::DropCaches,
+    pub(super) fn nested(&mut self) -> Op {
+        let nested = match self.below(10) {
+            0..6 => {
+                NestedOp::Commit { space: self.space(), key: self.key(), value: self.content() }
+            }
+            6..8 => NestedOp::Compact,
+            8 if self.settings.limited => NestedOp::Trim,
+            _ => NestedOp::DropCaches,
         };
         let (at, op) = match self.below(8) {
             6 => (Within::IteratorAttached, self.walk_on()),
@@ -77,7 +79,7 @@ impl Generator {
                     reverse: self.random.chance(0.5),
                     limit: u32::MAX,
                     keys_only: false,
-                    amid: None,
+                    replace_after: None,
                 },
             ),
             0 => (Within::MomentAsked, self.begin()),
@@ -86,7 +88,7 @@ impl Generator {
             4 => (Within::ValueLoaded, self.get_at_a_moment()),
             _ => (Within::MomentAsked, self.get_at_a_moment()),
         };
-        Op::Amid { at, deed, op: Box::new(op) }
+        Op::WithNested { at, nested, op: Box::new(op) }
     }
 
     fn get_at_a_moment(&mut self) -> Op {

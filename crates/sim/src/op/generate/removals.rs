@@ -162,7 +162,7 @@ impl Generator {
                     reverse,
                     limit,
                     keys_only: false,
-                    amid: None,
+                    replace_after: None,
                 });
             }
             let (key, value) = (numbered_key(self.below(36) as u32), self.value_of(22));
@@ -199,7 +199,7 @@ impl Generator {
                 reverse,
                 limit,
                 keys_only,
-                amid: None,
+                replace_after: None,
             });
         }
         let changed = if self.random.chance(0.7) { end } else { self.below(12) as u32 };

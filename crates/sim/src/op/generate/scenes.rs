@@ -5,7 +5,7 @@
 use crate::content::Content;
 use crate::op::generate::Generator;
 use crate::op::{
-    Deed, Edge, Fault, Get, Keep, Key, Moment, Op, Reader, Span, Within, numbered_key,
+    Edge, Fault, Get, Keep, Key, Moment, NestedOp, Op, Reader, Span, Within, numbered_key,
 };
 
 /// The transactions and slots that scenes use.
@@ -150,9 +150,9 @@ impl Generator {
         ops
     }
 
-    pub(super) fn walk_of(&mut self, from: Reader, space: u8, amid: Option<u32>) -> Op {
+    pub(super) fn walk_of(&mut self, from: Reader, space: u8, replace_after: Option<u32>) -> Op {
         let (reverse, keys_only) = (self.random.chance(0.5), self.random.chance(0.2));
-        Op::Walk { from, space, span: ALL, reverse, limit: u32::MAX, keys_only, amid }
+        Op::Walk { from, space, span: ALL, reverse, limit: u32::MAX, keys_only, replace_after }
     }
 
     /// A queue is emptied from one end, one transaction per key, until iterators know the gap. Then
@@ -182,7 +182,7 @@ impl Generator {
             reverse,
             limit,
             keys_only: false,
-            amid: None,
+            replace_after: None,
         };
         let from_end =
             |number: u32| numbered_key(if reverse { QUEUED - 1 - number } else { number });
@@ -258,7 +258,7 @@ impl Generator {
                 reverse: true,
                 limit: 12,
                 keys_only: false,
-                amid: None,
+                replace_after: None,
             });
             ops.push(Op::Get { from, space, key: key.clone(), how: Get::Value });
             ops.extend(self.interruption());
@@ -314,7 +314,7 @@ impl Generator {
                 reverse,
                 limit: u32::MAX,
                 keys_only: true,
-                amid: None,
+                replace_after: None,
             });
         }
         let get = |number| Op::Get {
@@ -389,7 +389,7 @@ impl Generator {
         }
         let (reverse, keys_only) = (self.random.chance(0.6), self.random.chance(0.2));
         if self.random.chance(0.3) {
-            let amid = Some(self.below(u64::from(count)) as u32);
+            let replace_after = Some(self.below(u64::from(count)) as u32);
             ops.push(Op::Begin { tx: TX });
             let (key, value) = (numbered_key(self.below(100) as u32), self.value_of(20));
             ops.push(Op::Put { tx: TX, space, key, value, streamed: false });
@@ -401,7 +401,7 @@ impl Generator {
                 reverse,
                 limit,
                 keys_only,
-                amid,
+                replace_after,
             });
             ops.push(commit(TX));
             return ops;
@@ -458,8 +458,8 @@ impl Generator {
         // If the sources are replaced within the call, a failed read is retried in the new ones.
         ops.push(if self.random.chance(0.5) {
             let key = numbered_key(self.below(150) as u32);
-            let deed = Deed::Commit { space, key, value: self.value_of(70) };
-            Op::Amid { at: Within::IteratorAttached, deed, op: Box::new(on) }
+            let nested = NestedOp::Commit { space, key, value: self.value_of(70) };
+            Op::WithNested { at: Within::IteratorAttached, nested, op: Box::new(on) }
         } else {
             on
         });
@@ -557,13 +557,13 @@ impl Generator {
         ops.push(Op::Keyspace { space, retention: Keep::Latest });
         ops.extend(self.put_one(space, &key, 40));
         let value = self.value_of(41);
-        let deed = Deed::Commit { space, key: key.clone(), value };
+        let nested = NestedOp::Commit { space, key: key.clone(), value };
         let op = match self.below(3) {
             0 => Op::Begin { tx: TX },
             1 => Op::Get { from: Reader::Back(0), space, key: key.clone(), how: Get::Value },
             _ => Op::Snapshot { slot: SLOT, moment: Moment::Newest },
         };
-        ops.push(Op::Amid { at: Within::MomentAsked, deed, op: Box::new(op) });
+        ops.push(Op::WithNested { at: Within::MomentAsked, nested, op: Box::new(op) });
         ops.push(Op::Get { from: Reader::Snapshot(SLOT), space, key, how: Get::Value });
         ops.push(Op::Abort { tx: TX });
         ops
@@ -684,10 +684,10 @@ impl Generator {
         let mut ops = self.put_one(space, &key, bytes);
         ops.extend([Op::Flush, Op::DropCaches]);
         let value = self.value_of(501);
-        let deed = Deed::Commit { space, key: key.clone(), value };
+        let nested = NestedOp::Commit { space, key: key.clone(), value };
         let at = if self.random.chance(0.5) { Within::ValueLoaded } else { Within::SourcesTaken };
         let get = Op::Get { from: Reader::Back(0), space, key, how: Get::Value };
-        ops.extend([Op::Amid { at, deed, op: Box::new(get.clone()) }, get]);
+        ops.extend([Op::WithNested { at, nested, op: Box::new(get.clone()) }, get]);
         ops
     }
 }

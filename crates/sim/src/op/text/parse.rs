@@ -17,7 +17,7 @@ impl FromStr for Op {
         let mut words = Words { words: line.split_whitespace() };
         let verb = words.next()?;
         if verb == "among" {
-            return line.parse().map(Op::Among);
+            return line.parse().map(Op::OfProcess);
         }
         let op = words.op(verb)?;
         match words.words.next() {
@@ -85,7 +85,7 @@ impl<'a> Words<'a> {
                 change: match self.next()? {
                     "add" => Change::Add(self.number()?),
                     "if-absent" => Change::IfAbsent(self.content()?),
-                    word => return Err(format!("{word:?} is no update")),
+                    word => return Err(format!("{word:?} is not an update")),
                 },
             },
             "delete" => {
@@ -122,7 +122,7 @@ impl<'a> Words<'a> {
                 key: self.key("=")?,
             },
             "reader-on" => Op::ReaderOn { slot: self.sign("r")?, bytes: self.number()? },
-            "amid" => self.amid()?,
+            "amid" => self.with_nested()?,
             "failing" => self.failing()?,
             "edge" => Op::Edge {
                 tx: self.sign("t")?,
@@ -211,7 +211,7 @@ impl<'a> Words<'a> {
             reverse: self.either("rev", "fwd")?,
             limit: self.number()?,
             keys_only: self.either("keys", "values")?,
-            amid: match self.words.clone().next() {
+            replace_after: match self.words.clone().next() {
                 Some("amid") => {
                     self.next()?;
                     Some(self.number()?)

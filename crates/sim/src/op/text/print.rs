@@ -50,10 +50,10 @@ impl fmt::Display for Op {
             Op::Get { from, space, key, how } => {
                 write!(f, "{} {from} s{space} ={}", get_name(*how), Escaped(key))
             }
-            Op::Walk { from, space, span, reverse, limit, keys_only, amid } => {
+            Op::Walk { from, space, span, reverse, limit, keys_only, replace_after } => {
                 let (direction, what) = (direction_name(*reverse), what_name(*keys_only));
                 write!(f, "walk {from} s{space} {span} {direction} {limit} {what}")?;
-                amid.map_or(Ok(()), |amid| write!(f, " amid {amid}"))
+                replace_after.map_or(Ok(()), |keys| write!(f, " amid {keys}"))
             }
             Op::WalkBegin { slot, from, space, span, reverse, keys_only } => {
                 let (direction, what) = (direction_name(*reverse), what_name(*keys_only));
@@ -64,7 +64,7 @@ impl fmt::Display for Op {
                 write!(f, "reader-begin r{slot} {from} s{space} ={}", Escaped(key))
             }
             Op::ReaderOn { slot, bytes } => write!(f, "reader-on r{slot} {bytes}"),
-            Op::Amid { at, deed, op } => write!(f, "amid {at} {deed} then {op}"),
+            Op::WithNested { at, nested, op } => write!(f, "amid {at} {nested} then {op}"),
             Op::Failing { call, op } => write!(f, "failing {call} then {op}"),
             Op::Edge { tx, pick, value, spilled } => {
                 write!(
@@ -147,7 +147,7 @@ impl fmt::Display for Op {
             Op::Fault(Fault::Full(bytes)) => write!(f, "fault full {bytes}"),
             Op::Fault(Fault::Slow(micros)) => write!(f, "fault slow {micros}"),
             Op::Fault(Fault::Heal) => f.write_str("fault heal"),
-            Op::Among(among) => among.fmt(f),
+            Op::OfProcess(op) => op.fmt(f),
             Op::Timed(choice) => write!(f, "timed {choice}"),
             Op::Branching(choice) => write!(f, "branching {choice}"),
             Op::Syncing(choice) => write!(f, "syncing {choice}"),

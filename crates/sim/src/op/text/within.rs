@@ -1,10 +1,10 @@
-//! The text format of deeds within an operation, and of feeds.
+//! The text format of nested operations, and of feeds.
 
 use std::fmt;
 
 use crate::op::text::parse::{Words, tagged};
 use crate::op::text::print::{Escaped, StreamName};
-use crate::op::{Call, Deed, Feed, Op, Within};
+use crate::op::{Call, Feed, NestedOp, Op, Within};
 
 impl fmt::Display for Within {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -12,19 +12,21 @@ impl fmt::Display for Within {
     }
 }
 
-impl fmt::Display for Deed {
+impl fmt::Display for NestedOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Deed::Commit { space, key, value } => {
+            NestedOp::Commit { space, key, value } => {
                 write!(f, "commit s{space} ={} {value}", Escaped(key))
             }
-            Deed::Put { space, key, value } => write!(f, "put s{space} ={} {value}", Escaped(key)),
-            Deed::Compact => f.write_str("compact"),
-            Deed::Flush => f.write_str("flush"),
-            Deed::Trim => f.write_str("trim"),
-            Deed::DropCaches => f.write_str("drop-caches"),
-            Deed::Cut => f.write_str("cut"),
-            Deed::Kill => f.write_str("kill"),
+            NestedOp::Put { space, key, value } => {
+                write!(f, "put s{space} ={} {value}", Escaped(key))
+            }
+            NestedOp::Compact => f.write_str("compact"),
+            NestedOp::Flush => f.write_str("flush"),
+            NestedOp::Trim => f.write_str("trim"),
+            NestedOp::DropCaches => f.write_str("drop-caches"),
+            NestedOp::Cut => f.write_str("cut"),
+            NestedOp::Kill => f.write_str("kill"),
         }
     }
 }
@@ -50,28 +52,32 @@ impl fmt::Display for Feed {
 }
 
 impl Words<'_> {
-    pub(super) fn amid(&mut self) -> Result<Op, String> {
+    pub(super) fn with_nested(&mut self) -> Result<Op, String> {
         let word = self.next()?;
         let at = Within::ALL.iter().find(|(_, name)| *name == word).map(|(at, _)| *at);
         let at = at.ok_or_else(|| format!("unknown point within an operation: {word:?}"))?;
-        let deed = self.deed()?;
-        Ok(Op::Amid { at, deed, op: self.then()? })
+        let nested = self.nested()?;
+        Ok(Op::WithNested { at, nested, op: self.then()? })
     }
 
-    fn deed(&mut self) -> Result<Deed, String> {
+    fn nested(&mut self) -> Result<NestedOp, String> {
         Ok(match self.next()? {
-            "commit" => {
-                Deed::Commit { space: self.sign("s")?, key: self.key("=")?, value: self.content()? }
-            }
-            "put" => {
-                Deed::Put { space: self.sign("s")?, key: self.key("=")?, value: self.content()? }
-            }
-            "compact" => Deed::Compact,
-            "flush" => Deed::Flush,
-            "trim" => Deed::Trim,
-            "drop-caches" => Deed::DropCaches,
-            "cut" => Deed::Cut,
-            "kill" => Deed::Kill,
+            "commit" => NestedOp::Commit {
+                space: self.sign("s")?,
+                key: self.key("=")?,
+                value: self.content()?,
+            },
+            "put" => NestedOp::Put {
+                space: self.sign("s")?,
+                key: self.key("=")?,
+                value: self.content()?,
+            },
+            "compact" => NestedOp::Compact,
+            "flush" => NestedOp::Flush,
+            "trim" => NestedOp::Trim,
+            "drop-caches" => NestedOp::DropCaches,
+            "cut" => NestedOp::Cut,
+            "kill" => NestedOp::Kill,
             word => return Err(format!("{word:?} cannot run within an operation")),
         })
     }

@@ -87,7 +87,7 @@ fn durable(source: &Source) -> Position {
 pub(crate) struct MergeLosses {
     /// Ranges of keys that were on unreadable pages.
     pub(crate) ranges: Vec<DamagedKeys>,
-    /// Moments before this one cannot be read in every keyspace.
+    /// At moments before this one, some keyspaces cannot be read.
     pub(crate) readable_from: Glsn,
     /// The keyspaces whose records may have been superseded by a record on an unreadable page.
     pub(crate) stale_records: Vec<String>,

@@ -7,7 +7,7 @@ use crate::failure::{Failure, Outcome, ensure, same};
 use crate::members::driver::judge::error_in;
 use crate::members::driver::{Driver, Pending};
 use crate::members::life::{Life, Order};
-use crate::members::notes::{Found, Taken, entries, entries_of};
+use crate::members::notes::{Found, TakenEntries, entries, entries_of};
 
 impl Driver {
     /// Checks acknowledged entries at these GLSNs.
@@ -33,8 +33,8 @@ impl Driver {
     }
 
     /// Checks that a process took exactly the ordered entries, up to the newest that it must see.
-    pub(super) fn judge_taken(&self, who: &str, order: &Order, taken: &Taken) -> Outcome {
-        let Taken { stream, from, to, ref found, is_at_end, .. } = *taken;
+    pub(super) fn judge_taken(&self, who: &str, order: &Order, taken: &TakenEntries) -> Outcome {
+        let TakenEntries { stream, from, to, ref found, is_at_end, .. } = *taken;
         self.judge_entries(who, stream, from, to, found)?;
         ensure(!is_at_end || to > order.seen, || {
             format!(
@@ -83,10 +83,10 @@ impl Driver {
 
     /// Compares all entries that a process reads.
     pub(super) fn check_streams(&mut self, member: u8) -> Outcome {
-        let Some(seat) = self.seats.get(&member).filter(|seat| !seat.is_stopped()) else {
+        let Some(slot) = self.slots.get(&member).filter(|slot| !slot.is_stopped()) else {
             return Ok(());
         };
-        let life = seat.life_handle();
+        let life = slot.life_handle();
         let life = lock(&life);
         let Some(life) = life.as_ref() else { return Ok(()) };
         let checked = self.compare_streams(&format!("process {member}"), life);

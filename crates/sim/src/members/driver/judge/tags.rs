@@ -10,9 +10,9 @@ use crate::members::driver::Driver;
 use crate::members::driver::judge::error_in;
 use crate::members::life::{Answer, Life, Order, read_in};
 use crate::members::model::Span;
-use crate::members::seat::Seat;
+use crate::members::process_slot::ProcessSlot;
 use crate::members::tags::number_of;
-use crate::op::among::Act;
+use crate::op::process_op::Act;
 
 /// The known state of the tags.
 #[derive(Debug, Default)]
@@ -70,15 +70,15 @@ impl Driver {
 
     /// Whether processes may know different tags.
     fn are_tags_disturbed(&self) -> bool {
-        self.is_mixed() || self.seats.values().any(Seat::is_stopped)
+        self.is_mixed() || self.slots.values().any(ProcessSlot::is_stopped)
     }
 
     /// Checks that a process knows all tags and can read their moments.
     pub(super) fn check_tags(&mut self, member: u8) -> Outcome {
-        let Some(seat) = self.seats.get(&member).filter(|seat| !seat.is_stopped()) else {
+        let Some(slot) = self.slots.get(&member).filter(|slot| !slot.is_stopped()) else {
             return Ok(());
         };
-        let life = seat.life_handle();
+        let life = slot.life_handle();
         let life = lock(&life);
         let Some(life) = life.as_ref() else { return Ok(()) };
         let checked = self.compare_tags(&format!("process {member}"), life);

@@ -1,4 +1,4 @@
-//! A seat for a process: its open store, and the thread in which it may be stopped.
+//! The slot of a process: its open store, and the thread in which it may be stopped.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +16,7 @@ use plimsoll_disk::thread::spawn;
 use plimsoll_disk::vfs::Disk;
 
 use crate::members::life::{Answer, Life, Order, perform};
-use crate::op::among::Act;
+use crate::op::process_op::Act;
 
 /// Simulated time between two rounds of background work while a process waits.
 const ROUND_NANOS: u64 = 50_000_000;
@@ -45,7 +45,7 @@ pub(super) enum FailingCall {
 }
 
 /// A process and its open store.
-pub(super) struct Seat {
+pub(super) struct ProcessSlot {
     pub(super) process: Process,
     pub(super) disk: Arc<dyn Disk>,
     life: Arc<Mutex<Option<Life>>>,
@@ -53,7 +53,7 @@ pub(super) struct Seat {
     job: Option<(Order, JoinHandle<Ended>)>,
 }
 
-impl Seat {
+impl ProcessSlot {
     pub(super) fn new(process: Process, disk: Arc<dyn Disk>) -> Self {
         Self { process, disk, life: Arc::default(), job: None }
     }
@@ -176,7 +176,7 @@ struct Waiting {
 }
 
 /// The processes that run background work while another one waits.
-pub(super) struct Crew {
+pub(super) struct BackgroundPeers {
     clock: Arc<ManualClock>,
     /// Includes stopped processes, which are skipped.
     at_work: Mutex<BTreeMap<u8, (Process, Db)>>,
@@ -184,7 +184,7 @@ pub(super) struct Crew {
     failed: Mutex<Option<(u8, Error)>>,
 }
 
-impl Crew {
+impl BackgroundPeers {
     pub(super) fn new(clock: &Arc<ManualClock>) -> Arc<Self> {
         Arc::new(Self {
             clock: Arc::clone(clock),

@@ -14,16 +14,16 @@ use crate::driver::Driver;
 use crate::failure::Outcome;
 use crate::judge::View;
 use crate::model::{Entry, Writes};
-use crate::op::{Deed, Get, Key, Op, Reader, Within};
+use crate::op::{Get, Key, NestedOp, Op, Reader, Within};
 
 /// A commit within an operation.
-pub(super) struct CommitAmid {
+pub(super) struct NestedCommit {
     writes: Writes,
-    done: Rc<RefCell<Option<Done>>>,
+    done: Rc<RefCell<Option<NestedResult>>>,
 }
 
 /// The result: the moment it read at, and its GLSN.
-struct Done {
+struct NestedResult {
     at: u64,
     glsn: Result<u64>,
     compacted: Result<()>,
@@ -31,12 +31,12 @@ struct Done {
 
 impl Driver {
     /// Runs an operation with another one within it.
-    pub(super) fn amid(&mut self, at: Within, deed: &Deed, op: &Op) -> Outcome<String> {
-        let mut deed = deed.clone();
-        if let Deed::Commit { space, .. } | Deed::Put { space, .. } = &mut deed {
+    pub(super) fn run_nested(&mut self, at: Within, nested: &NestedOp, op: &Op) -> Outcome<String> {
+        let mut nested = nested.clone();
+        if let NestedOp::Commit { space, .. } | NestedOp::Put { space, .. } = &mut nested {
             *space = self.model.current_space(*space);
         }
-        let deed = &deed;
+        let nested = &nested;
         // Creating a missing keyspace is a commit, so create it before arming a point within
         // another commit.
         if let Some(space) = space_of(op)
@@ -44,22 +44,22 @@ impl Driver {
         {
             return Ok("failed".to_owned());
         }
-        if !self.arm(at, deed)? {
+        if !self.arm(at, nested)? {
             return Ok("failed".to_owned());
         }
         let answer = self.step(op);
-        if deed.is_an_end() && self.db.is_none() {
+        if nested.is_an_end() && self.db.is_none() {
             // The operation has ended the store itself.
             return answer;
         }
-        // If the point was not reached, run the deed afterwards, so that every setting of the store
-        // runs the same operations.
+        // If the point was not reached, run the nested operation afterwards, so that every setting
+        // of the store runs the same operations.
         run_pending();
-        self.absorb_amid()?;
+        self.absorb_nested()?;
         let answer = answer?;
         // A snapshot opened while versions were dropped must still see everything visible at its
         // moment.
-        if let Deed::Commit { space, key, .. } = deed {
+        if let NestedOp::Commit { space, key, .. } = nested {
             match op {
                 Op::Snapshot { slot, .. } => {
                     _ = self.get(Reader::Snapshot(*slot), *space, key, Get::Value)?
@@ -71,8 +71,8 @@ impl Driver {
         Ok(answer)
     }
 
-    /// Schedules the deed for its point; false if its prerequisites are missing.
-    fn arm(&mut self, at: Within, deed: &Deed) -> Outcome<bool> {
+    /// Schedules the nested operation for its point; false if its prerequisites are missing.
+    fn arm(&mut self, at: Within, nested: &NestedOp) -> Outcome<bool> {
         let border = match at {
             Within::MomentAsked => Border::MomentAsked,
             Within::SourcesTaken => Border::SourcesTaken,
@@ -86,35 +86,35 @@ impl Driver {
             Within::RowsRead => Border::RowsRead,
             Within::RunsWritten => Border::RunsWritten,
         };
-        if at == Within::MomentAsked && !matches!(deed, Deed::DropCaches) {
+        if at == Within::MomentAsked && !matches!(nested, NestedOp::DropCaches) {
             // A submitted commit may become readable before the snapshot of the preceding moment is
             // open.
             self.raise_floors_at(self.model.newest());
         }
         let db = self.db().clone();
-        match deed {
-            Deed::Commit { space, key, value } | Deed::Put { space, key, value } => {
+        match nested {
+            NestedOp::Commit { space, key, value } | NestedOp::Put { space, key, value } => {
                 let Some(keyspace) = self.keyspace(*space)? else { return Ok(false) };
                 let done = Rc::new(RefCell::new(None));
                 let writes = Writes::from([((*space, key.clone()), Some(*value))]);
-                self.commit_amid = Some(CommitAmid { writes, done: Rc::clone(&done) });
+                self.nested_commit = Some(NestedCommit { writes, done: Rc::clone(&done) });
                 let (key, value) = (key.clone(), *value);
-                let compacts = matches!(deed, Deed::Commit { .. });
+                let compacts = matches!(nested, NestedOp::Commit { .. });
                 let commit = move || commit(&db, &keyspace, &key, value, compacts);
                 at_next(border, move || *done.borrow_mut() = Some(commit()));
             }
             // The results of these do not count as answers. Later operations show whether the store
             // still works.
-            Deed::Compact => at_next(border, move || _ = db.compact()),
-            Deed::Flush => at_next(border, move || _ = db.flush()),
-            Deed::Trim => {
+            NestedOp::Compact => at_next(border, move || _ = db.compact()),
+            NestedOp::Flush => at_next(border, move || _ = db.flush()),
+            NestedOp::Trim => {
                 let until = self.db().newest();
                 self.trim_asked = self.trim_asked.max(until.0);
                 at_next(border, move || _ = db.compact().and_then(|()| db.log().trim(until)));
             }
-            Deed::DropCaches => at_next(border, move || db.drop_caches()),
-            Deed::Cut | Deed::Kill => {
-                self.ends_process = matches!(deed, Deed::Kill);
+            NestedOp::DropCaches => at_next(border, move || db.drop_caches()),
+            NestedOp::Cut | NestedOp::Kill => {
+                self.ends_process = matches!(nested, NestedOp::Kill);
                 let disk = self.world.disk.clone();
                 at_next(border, move || disk.cut_power());
             }
@@ -123,11 +123,11 @@ impl Driver {
     }
 
     /// Records a commit made within the last call in the model.
-    pub(super) fn absorb_amid(&mut self) -> Outcome {
-        let Some(CommitAmid { writes, done }) = self.commit_amid.take() else { return Ok(()) };
+    pub(super) fn absorb_nested(&mut self) -> Outcome {
+        let Some(NestedCommit { writes, done }) = self.nested_commit.take() else { return Ok(()) };
         let Some(done) = done.take() else {
             // This operation may still reach the point.
-            self.commit_amid = Some(CommitAmid { writes, done });
+            self.nested_commit = Some(NestedCommit { writes, done });
             return Ok(());
         };
         let entry = Entry::Commit { writes, metadata: Content::default(), read_at: done.at };
@@ -159,11 +159,17 @@ impl Driver {
 }
 
 /// Commits one key. `compacts` also drops superseded versions.
-fn commit(db: &Db, keyspace: &Keyspace, key: &[u8], value: Content, compacts: bool) -> Done {
+fn commit(
+    db: &Db,
+    keyspace: &Keyspace,
+    key: &[u8],
+    value: Content,
+    compacts: bool,
+) -> NestedResult {
     let mut tx = db.begin();
     let at = tx.at();
     let glsn = tx.put(keyspace, key, &value.make()).and_then(|()| Ok(tx.commit()?.0));
-    Done { at: at.0, glsn, compacted: if compacts { db.compact() } else { Ok(()) } }
+    NestedResult { at: at.0, glsn, compacted: if compacts { db.compact() } else { Ok(()) } }
 }
 
 fn space_of(op: &Op) -> Option<u8> {

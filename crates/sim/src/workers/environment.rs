@@ -17,7 +17,7 @@ const USERS: u64 = 2;
 
 /// Differences between workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Surroundings {
+pub enum Environment {
     /// None.
     #[default]
     Equal,
@@ -27,7 +27,7 @@ pub enum Surroundings {
     Users,
 }
 
-impl Surroundings {
+impl Environment {
     /// Prepares the store's folder for the workers.
     pub(crate) fn prepare(self, dir: &Path) -> Outcome {
         if self != Self::Users {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 /// An act of one process, or an event for it or for the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Among {
+pub struct ProcessOp {
     /// The process; ignored for events of the machine.
     pub member: u8,
     /// The act or event.
@@ -25,7 +25,7 @@ pub enum Act {
     Kill,
     /// The process is killed at this disk operation, counted from its next act.
     KillAt { after: u64 },
-    /// Is stopped at this operation of the disk in its next act.
+    /// The process is stopped at this disk operation in its next act.
     StopAt { after: u64 },
     /// The process is killed this many operations after this change of a file or a name, counted
     /// from its next act.
@@ -33,7 +33,7 @@ pub enum Act {
     /// The process is stopped this many operations after this change of a file or a name in its
     /// next act.
     StopAtChange { nth: u64, later: u64 },
-    /// Is killed when it reaches this border case for the n-th time in its next act.
+    /// The process is killed when it reaches this border case for the n-th time in its next act.
     KillAtBorder { border: u64, nth: u64 },
     /// Is stopped at that point.
     StopAtBorder { border: u64, nth: u64 },
@@ -259,7 +259,7 @@ fn act(name: &str, numbers: &[u64]) -> Option<Act> {
     })
 }
 
-impl fmt::Display for Among {
+impl fmt::Display for ProcessOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, numbers) = parts(self.act);
         write!(f, "among {} {name}", self.member)?;
@@ -267,7 +267,7 @@ impl fmt::Display for Among {
     }
 }
 
-impl FromStr for Among {
+impl FromStr for ProcessOp {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -284,13 +284,13 @@ impl FromStr for Among {
 #[cfg(test)]
 mod tests {
     use crate::op::Op;
-    use crate::op::generate::among::generate;
+    use crate::op::generate::process_ops::generate;
 
     #[test]
-    fn among_round_trips_through_its_text() {
+    fn process_op_round_trips_through_its_text() {
         for op in (0..30).flat_map(|seed| generate(seed, 300)) {
-            let Op::Among(among) = &op else { panic!("{op}") };
-            assert_eq!(among.to_string().parse(), Ok(*among));
+            let Op::OfProcess(process_op) = &op else { panic!("{op}") };
+            assert_eq!(process_op.to_string().parse(), Ok(*process_op));
             assert_eq!(op.to_string().parse(), Ok(op));
         }
     }

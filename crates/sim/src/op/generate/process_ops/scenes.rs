@@ -6,8 +6,8 @@
 use plimsoll::borders::Border;
 use plimsoll_disk::random::Random;
 
-use crate::op::among::{Act, Among};
-use crate::op::generate::among::Interests;
+use crate::op::generate::process_ops::Weights;
+use crate::op::process_op::{Act, ProcessOp};
 
 /// Minimum size of a value in a separate blob file.
 const LARGE_BYTES: u64 = 256 << 10;
@@ -25,7 +25,7 @@ const PASSING: u64 = 2;
 /// A scene, and the processes in it.
 struct Scene<'a> {
     random: &'a mut Random,
-    acts: Vec<Among>,
+    acts: Vec<ProcessOp>,
     /// The acting process, and the other one.
     one: u8,
     other: u8,
@@ -34,7 +34,7 @@ struct Scene<'a> {
 
 impl Scene<'_> {
     fn by(&mut self, member: u8, acts: impl IntoIterator<Item = Act>) {
-        self.acts.extend(acts.into_iter().map(|act| Among { member, act }));
+        self.acts.extend(acts.into_iter().map(|act| ProcessOp { member, act }));
     }
 
     fn put(&mut self, bytes: u64) -> Act {
@@ -54,7 +54,7 @@ impl Scene<'_> {
 }
 
 /// A scene for a run of this many processes.
-pub(super) fn scene(random: &mut Random, of: &Interests) -> Vec<Among> {
+pub(super) fn scene(random: &mut Random, of: &Weights) -> Vec<ProcessOp> {
     let one = random.below(of.members) as u8;
     let other = (u64::from(one) + 1 + random.below(of.members - 1)) % of.members;
     let key = random.below(of.keys);

@@ -8,7 +8,7 @@ mod scenes;
 use plimsoll_disk::random::Random;
 
 use crate::op::Op;
-use crate::op::among::{Act, Among};
+use crate::op::process_op::{Act, ProcessOp};
 
 /// The most processes.
 pub const MEMBERS: u64 = 4;
@@ -21,7 +21,7 @@ pub const SPACES: u64 = 3;
 const APPENDED_MAX: u64 = 3000;
 
 /// The emphasis of a run: weights of acts.
-struct Interests {
+struct Weights {
     members: u64,
     keys: u64,
     /// The largest values, as a power of two.
@@ -49,7 +49,7 @@ struct Interests {
     only_reads: bool,
 }
 
-impl Interests {
+impl Weights {
     fn of_seed(random: &mut Random) -> Self {
         let mut one_of = |choices: &[u64]| choices[random.below(choices.len() as u64) as usize];
         Self {
@@ -91,23 +91,23 @@ impl Interests {
 /// A workload of this many operations.
 pub fn generate(seed: u64, count: usize) -> Vec<Op> {
     let mut random = Random::new(seed ^ 0x00c0_44fa_17ed);
-    let interests = Interests::of_seed(&mut random).with_special_ones(seed);
+    let interests = Weights::of_seed(&mut random).with_special_ones(seed);
     let joins = (0..interests.members)
-        .map(|member| Among { member: member as u8, act: Act::Join { mebibytes: 0 } });
-    let mut ops: Vec<Op> = joins.map(Op::Among).collect();
+        .map(|member| ProcessOp { member: member as u8, act: Act::Join { mebibytes: 0 } });
+    let mut ops: Vec<Op> = joins.map(Op::OfProcess).collect();
     while ops.len() < count {
         if random.below(interests.scenes) == 0 {
-            ops.extend(scenes::scene(&mut random, &interests).into_iter().map(Op::Among));
+            ops.extend(scenes::scene(&mut random, &interests).into_iter().map(Op::OfProcess));
             continue;
         }
         let member = random.below(interests.members) as u8;
-        ops.push(Op::Among(Among { member, act: choose(&mut random, &interests) }));
+        ops.push(Op::OfProcess(ProcessOp { member, act: choose(&mut random, &interests) }));
     }
     ops.truncate(count);
     ops
 }
 
-fn choose(random: &mut Random, of: &Interests) -> Act {
+fn choose(random: &mut Random, of: &Weights) -> Act {
     let aimed = of.kills / 2 + of.stops + 6;
     let upkeep = of.upkeep;
     let weights = [
@@ -125,7 +125,7 @@ fn choose(random: &mut Random, of: &Interests) -> Act {
         of.tags,
     ];
     let mut at = random.below(weights.iter().sum());
-    let makers: [fn(&mut Random, &Interests) -> Act; 12] =
+    let makers: [fn(&mut Random, &Weights) -> Act; 12] =
         [write, transact, read, kill, stop, power, cursor, keep_up, come_and_go, stream, aim, tag];
     for (weight, make) in weights.into_iter().zip(makers) {
         match at.checked_sub(weight) {
@@ -140,12 +140,12 @@ fn space(random: &mut Random) -> u64 {
     [0, 0, 0, 1, 1, 2][random.below(6) as usize]
 }
 
-fn bytes(random: &mut Random, of: &Interests) -> u64 {
+fn bytes(random: &mut Random, of: &Weights) -> u64 {
     let bits = 3 + random.below(of.bytes_bits - 2);
     random.below(1 << bits)
 }
 
-fn write(random: &mut Random, of: &Interests) -> Act {
+fn write(random: &mut Random, of: &Weights) -> Act {
     let (space, key) = (space(random), random.below(of.keys));
     match random.below(40) {
         0..8 => Act::Delete { space, key },
@@ -160,7 +160,7 @@ fn write(random: &mut Random, of: &Interests) -> Act {
     }
 }
 
-fn transact(random: &mut Random, of: &Interests) -> Act {
+fn transact(random: &mut Random, of: &Weights) -> Act {
     let (space, key) = (space(random), random.below(of.keys));
     match random.below(13) {
         0..2 => Act::TxBegin,
@@ -178,7 +178,7 @@ fn transact(random: &mut Random, of: &Interests) -> Act {
     }
 }
 
-fn read(random: &mut Random, of: &Interests) -> Act {
+fn read(random: &mut Random, of: &Weights) -> Act {
     let (space, key) = (space(random), random.below(of.keys));
     match random.below(12) {
         0..5 => Act::Get { space, key },
@@ -190,14 +190,14 @@ fn read(random: &mut Random, of: &Interests) -> Act {
     }
 }
 
-fn kill(random: &mut Random, of: &Interests) -> Act {
+fn kill(random: &mut Random, of: &Weights) -> Act {
     match random.below(5) {
         0 => Act::Kill,
         _ => Act::KillAt { after: 1 + random.below(of.reach) },
     }
 }
 
-fn stop(random: &mut Random, of: &Interests) -> Act {
+fn stop(random: &mut Random, of: &Weights) -> Act {
     match random.below(2) {
         0 => Act::StopAt { after: 1 + random.below(of.reach.min(400)) },
         _ => Act::GoOn,
@@ -205,7 +205,7 @@ fn stop(random: &mut Random, of: &Interests) -> Act {
 }
 
 /// A kill or stop at a border case, or a failing call.
-fn aim(random: &mut Random, of: &Interests) -> Act {
+fn aim(random: &mut Random, of: &Weights) -> Act {
     let (reach, far) = (1 << random.below(5), 1 << random.below(6));
     let (border, nth) = (random.below(1 << 16), 1 + random.below(reach));
     match random.below(of.kills / 2 + of.stops + 6) {
@@ -216,7 +216,7 @@ fn aim(random: &mut Random, of: &Interests) -> Act {
     }
 }
 
-fn power(random: &mut Random, of: &Interests) -> Act {
+fn power(random: &mut Random, of: &Weights) -> Act {
     match random.below(8) {
         0..2 => Act::PowerCut,
         2 => Act::Alone,
@@ -226,7 +226,7 @@ fn power(random: &mut Random, of: &Interests) -> Act {
     }
 }
 
-fn cursor(random: &mut Random, _: &Interests) -> Act {
+fn cursor(random: &mut Random, _: &Weights) -> Act {
     let (name, back) = (random.below(3), random.below(12));
     match random.below(6) {
         0..2 => Act::Cursor { name, back },
@@ -235,12 +235,12 @@ fn cursor(random: &mut Random, _: &Interests) -> Act {
     }
 }
 
-fn tag(random: &mut Random, _: &Interests) -> Act {
+fn tag(random: &mut Random, _: &Weights) -> Act {
     let name = random.below(3);
     if random.below(3) == 0 { Act::DeleteTag { name } } else { Act::Tag { name } }
 }
 
-fn stream(random: &mut Random, of: &Interests) -> Act {
+fn stream(random: &mut Random, of: &Weights) -> Act {
     if of.only_reads {
         return match random.below(8) {
             0..2 => Act::Follow { stream: 0, back: random.below(20) },
@@ -261,7 +261,7 @@ fn stream(random: &mut Random, of: &Interests) -> Act {
     }
 }
 
-fn keep_up(random: &mut Random, _: &Interests) -> Act {
+fn keep_up(random: &mut Random, _: &Weights) -> Act {
     match random.below(24) {
         0..12 => Act::Step { first: random.below(6) },
         12..15 => Act::Flush,
@@ -275,7 +275,7 @@ fn keep_up(random: &mut Random, _: &Interests) -> Act {
     }
 }
 
-fn come_and_go(random: &mut Random, _: &Interests) -> Act {
+fn come_and_go(random: &mut Random, _: &Weights) -> Act {
     match random.below(14) {
         0..3 => Act::Leave,
         3..12 => Act::Join { mebibytes: [0, 0, 16, 24, 40][random.below(5) as usize] },

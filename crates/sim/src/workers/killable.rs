@@ -15,27 +15,32 @@ use plimsoll_disk::sharing::{LockFile, SharedWords};
 use plimsoll_disk::thread::spawn;
 use plimsoll_disk::vfs::{Caching, DIRECT_ALIGN, DirEntry, DirLock, Disk, File, LockError, Open};
 
-use crate::workers::points::{Fate, Moment, die, kind_of};
+use crate::workers::points::{EndState, Moment, die, kind_of};
 
 /// The disk.
 #[derive(Debug)]
-pub(crate) struct MortalDisk {
+pub(crate) struct KillableDisk {
     disk: Arc<dyn Disk>,
-    fate: Arc<Fate>,
+    end_state: Arc<EndState>,
 }
 
 /// A call, with the points before it and after it.
-fn around<T>(fate: &Fate, call: &'static str, what: &'static str, body: impl FnOnce() -> T) -> T {
-    fate.passes(Moment::Before, call, what);
+fn around<T>(
+    end_state: &EndState,
+    call: &'static str,
+    what: &'static str,
+    body: impl FnOnce() -> T,
+) -> T {
+    end_state.passes(Moment::Before, call, what);
     let done = body();
-    fate.passes(Moment::After, call, what);
+    end_state.passes(Moment::After, call, what);
     done
 }
 
 /// A sync, which also has a point in the middle.
-fn around_sync<T>(fate: &Fate, what: &'static str, body: impl FnOnce() -> T) -> T {
-    around(fate, "sync", what, || {
-        if fate.ends(Moment::Amid, "sync", what) {
+fn around_sync<T>(end_state: &EndState, what: &'static str, body: impl FnOnce() -> T) -> T {
+    around(end_state, "sync", what, || {
+        if end_state.ends(Moment::Amid, "sync", what) {
             let killer = spawn("killer", || die());
             body();
             let _ = killer.map(std::thread::JoinHandle::join);
@@ -45,22 +50,22 @@ fn around_sync<T>(fate: &Fate, what: &'static str, body: impl FnOnce() -> T) -> 
     })
 }
 
-impl MortalDisk {
-    /// Wraps `disk` for a process with this fate.
-    pub(crate) fn new(disk: Arc<dyn Disk>, fate: Arc<Fate>) -> Self {
-        Self { disk, fate }
+impl KillableDisk {
+    /// Wraps `disk` for a process with this end_state.
+    pub(crate) fn new(disk: Arc<dyn Disk>, end_state: Arc<EndState>) -> Self {
+        Self { disk, end_state }
     }
 
     fn call<T>(&self, call: &'static str, path: &Path, body: impl FnOnce(&dyn Disk) -> T) -> T {
-        around(&self.fate, call, kind_of(path), || body(&*self.disk))
+        around(&self.end_state, call, kind_of(path), || body(&*self.disk))
     }
 
     fn lock_of(&self, file: Box<dyn LockFile>, path: &Path) -> Box<dyn LockFile> {
-        Box::new(MortalLock { file, what: kind_of(path), fate: Arc::clone(&self.fate) })
+        Box::new(KillableLock { file, what: kind_of(path), end_state: Arc::clone(&self.end_state) })
     }
 
     fn words_of(&self, words: Arc<dyn SharedWords>) -> Arc<dyn SharedWords> {
-        Arc::new(MortalWords { words, fate: Arc::clone(&self.fate) })
+        Arc::new(KillableWords { words, end_state: Arc::clone(&self.end_state) })
     }
 
     fn lock_dir(
@@ -70,14 +75,22 @@ impl MortalDisk {
         lock: impl FnOnce(&dyn Disk) -> Result<Box<dyn DirLock>, LockError>,
     ) -> Result<Box<dyn DirLock>, LockError> {
         let what = kind_of(dir);
-        self.fate.passes(Moment::Before, call, what);
+        self.end_state.passes(Moment::Before, call, what);
         let locked = lock(&*self.disk);
-        self.fate.passes(if locked.is_ok() { Moment::After } else { Moment::Refused }, call, what);
-        Ok(Box::new(MortalDirLock { lock: locked?, what, fate: Arc::clone(&self.fate) }))
+        self.end_state.passes(
+            if locked.is_ok() { Moment::After } else { Moment::Refused },
+            call,
+            what,
+        );
+        Ok(Box::new(KillableDirLock {
+            lock: locked?,
+            what,
+            end_state: Arc::clone(&self.end_state),
+        }))
     }
 }
 
-impl DiskLayer for MortalDisk {
+impl DiskLayer for KillableDisk {
     fn below(&self) -> &dyn Disk {
         &*self.disk
     }
@@ -89,14 +102,18 @@ impl DiskLayer for MortalDisk {
     ) -> io::Result<Option<(Arc<dyn Disk>, PathBuf)>> {
         let of_store = self.disk.of_store(folder, lasting)?;
         Ok(of_store.map(|(disk, path)| {
-            (Arc::new(Self { disk, fate: Arc::clone(&self.fate) }) as Arc<dyn Disk>, path)
+            (Arc::new(Self { disk, end_state: Arc::clone(&self.end_state) }) as Arc<dyn Disk>, path)
         }))
     }
 
     fn open(&self, path: &Path, open: Open, caching: Caching) -> io::Result<Arc<dyn File>> {
         let call = if open == Open::CreateNew { "create" } else { "open" };
         let file = self.call(call, path, |disk| disk.open(path, open, caching))?;
-        Ok(Arc::new(MortalFile { file, what: kind_of(path), fate: Arc::clone(&self.fate) }))
+        Ok(Arc::new(KillableFile {
+            file,
+            what: kind_of(path),
+            end_state: Arc::clone(&self.end_state),
+        }))
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
@@ -132,7 +149,7 @@ impl DiskLayer for MortalDisk {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        around_sync(&self.fate, kind_of(dir), || self.disk.sync_dir(dir))
+        around_sync(&self.end_state, kind_of(dir), || self.disk.sync_dir(dir))
     }
 
     fn lock(&self, dir: &Path) -> Result<Box<dyn DirLock>, LockError> {
@@ -165,20 +182,20 @@ impl DiskLayer for MortalDisk {
 }
 
 #[derive(Debug)]
-struct MortalFile {
+struct KillableFile {
     file: Arc<dyn File>,
     what: &'static str,
-    fate: Arc<Fate>,
+    end_state: Arc<EndState>,
 }
 
-impl MortalFile {
+impl KillableFile {
     fn call<T>(&self, call: &'static str, body: impl FnOnce(&dyn File) -> T) -> T {
-        around(&self.fate, call, self.what, || body(&*self.file))
+        around(&self.end_state, call, self.what, || body(&*self.file))
     }
 
     /// Writes part of the bytes and kills the process, if its end is planned there.
     fn write_amid<'b>(&self, bytes: impl FnOnce() -> std::borrow::Cow<'b, [u8]>, offset: u64) {
-        if self.fate.ends(Moment::Amid, "write", self.what) {
+        if self.end_state.ends(Moment::Amid, "write", self.what) {
             let bytes = bytes();
             let _ = self.file.write_at(&bytes[..part_of(bytes.len(), offset)], offset);
             die();
@@ -194,7 +211,7 @@ fn part_of(bytes: usize, offset: u64) -> usize {
     if bytes.is_multiple_of(DIRECT_ALIGN) { part / DIRECT_ALIGN * DIRECT_ALIGN } else { part }
 }
 
-impl File for MortalFile {
+impl File for KillableFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.call("read", |file| file.read_at(buf, offset))
     }
@@ -210,7 +227,7 @@ impl File for MortalFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        around_sync(&self.fate, self.what, || self.file.sync())
+        around_sync(&self.end_state, self.what, || self.file.sync())
     }
 
     fn begin_sync(&self) {
@@ -239,45 +256,45 @@ impl File for MortalFile {
 }
 
 #[derive(Debug)]
-struct MortalDirLock {
+struct KillableDirLock {
     lock: Box<dyn DirLock>,
     what: &'static str,
-    fate: Arc<Fate>,
+    end_state: Arc<EndState>,
 }
 
-impl DirLock for MortalDirLock {
+impl DirLock for KillableDirLock {
     fn check(&self) -> io::Result<()> {
         self.lock.check()
     }
 
     fn share(&self) -> Result<(), LockError> {
-        around(&self.fate, "share the lock of", self.what, || self.lock.share())
+        around(&self.end_state, "share the lock of", self.what, || self.lock.share())
     }
 }
 
 #[derive(Debug)]
-struct MortalLock {
+struct KillableLock {
     file: Box<dyn LockFile>,
     what: &'static str,
-    fate: Arc<Fate>,
+    end_state: Arc<EndState>,
 }
 
-impl LockFile for MortalLock {
+impl LockFile for KillableLock {
     fn try_lock(&self) -> io::Result<bool> {
-        self.fate.passes(Moment::Before, "lock", self.what);
+        self.end_state.passes(Moment::Before, "lock", self.what);
         let got = self.file.try_lock()?;
         if got {
-            self.fate.holds(self.what, true);
+            self.end_state.holds(self.what, true);
         }
-        self.fate.passes(if got { Moment::After } else { Moment::Refused }, "lock", self.what);
+        self.end_state.passes(if got { Moment::After } else { Moment::Refused }, "lock", self.what);
         Ok(got)
     }
 
     fn unlock(&self) {
-        self.fate.passes(Moment::Before, "unlock", self.what);
+        self.end_state.passes(Moment::Before, "unlock", self.what);
         self.file.unlock();
-        self.fate.holds(self.what, false);
-        self.fate.passes(Moment::After, "unlock", self.what);
+        self.end_state.holds(self.what, false);
+        self.end_state.passes(Moment::After, "unlock", self.what);
     }
 
     fn identity(&self) -> u64 {
@@ -290,23 +307,23 @@ impl LockFile for MortalLock {
 }
 
 #[derive(Debug)]
-struct MortalWords {
+struct KillableWords {
     words: Arc<dyn SharedWords>,
-    fate: Arc<Fate>,
+    end_state: Arc<EndState>,
 }
 
-impl SharedWords for MortalWords {
+impl SharedWords for KillableWords {
     fn words(&self) -> &[AtomicU64] {
-        self.fate.looks();
+        self.end_state.looks();
         self.words.words()
     }
 
     fn wait(&self, at: usize, seen: u64, patience: Duration) {
-        around(&self.fate, "wait", "words", || self.words.wait(at, seen, patience));
+        around(&self.end_state, "wait", "words", || self.words.wait(at, seen, patience));
     }
 
     fn wake(&self, at: usize, most: u32) {
-        around(&self.fate, "wake", "words", || self.words.wake(at, most));
+        around(&self.end_state, "wake", "words", || self.words.wake(at, most));
     }
 
     fn identity(&self) -> u64 {
@@ -318,6 +335,6 @@ impl SharedWords for MortalWords {
     }
 
     fn between_stores(&self) {
-        self.fate.stores();
+        self.end_state.stores();
     }
 }
