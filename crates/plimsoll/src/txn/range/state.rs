@@ -8,7 +8,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::index::iter::handle::IteratorHandle;
 use crate::index::iter::visible::Visible;
 use crate::index::sources::view::{Direction, View};
-use crate::read::moments::OpenMoment;
+use crate::read::open_moments::OpenMoment;
 use crate::read::span::Span;
 use crate::txn::own_writes::{OwnWrites, UpdatedKeys};
 use crate::txn::write_set::WriteSet;
