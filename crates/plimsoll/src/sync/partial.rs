@@ -118,7 +118,7 @@ pub(super) fn transfer_line(
         LineEnd::Root => (None, false),
         LineEnd::Boundary | LineEnd::Known => (line.ids.last().copied(), true),
     });
-    let change = Move { name, before, last: id, is_forward };
+    let change = Move { name, before, last: id, is_forward, takes_boundary: true };
     let commits = own.receive(change, &mut |sink| {
         #[cfg(feature = "testing")]
         let sink = &mut crate::sync::forging::Forger(sink);

@@ -85,6 +85,8 @@ pub(super) struct Move<'a> {
     pub(super) last: CommitId,
     /// Whether `last` must contain `before`.
     pub(super) is_forward: bool,
+    /// Whether boundary commits are accepted, whose ids cannot be verified.
+    pub(super) takes_boundary: bool,
 }
 
 /// Sends commits to a sink; from [`Peer::send`] of another store.

@@ -80,6 +80,8 @@ pub(super) struct Receiver {
     repeats: bool,
     /// Whether the store is a partial clone.
     is_partial: bool,
+    /// Whether boundary commits are accepted.
+    takes_boundary: bool,
     /// The states that end with received commits whose ids are not written yet.
     recent: HashMap<CommitId, (u32, Glsn)>,
     /// The last commit that was ordered, until it is durable.
@@ -144,11 +146,17 @@ impl Receiver {
             created: 0,
             repeats,
             is_partial: ids.boundary()?.is_some(),
+            takes_boundary: false,
             recent: HashMap::new(),
             last: None,
             received: 0,
             _floor,
         })
+    }
+
+    /// Accepts boundary commits, whose ids cannot be verified.
+    pub(super) fn take_boundary(&mut self) {
+        self.takes_boundary = true;
     }
 
     fn moved(&self) -> Error {
@@ -740,6 +748,12 @@ impl CommitSink for Receiver {
         let is_repeated = self.repeats && self.target.as_ref().is_some_and(is_next);
         if !is_repeated && self.place(&head.id)?.is_some() {
             return Ok(());
+        }
+        if head.is_boundary && !self.takes_boundary {
+            return Err(Error::corrupt(format!(
+                "commit {} was sent without its changes, so its id cannot be verified",
+                head.id
+            )));
         }
         let mut draft = match head.is_boundary {
             true => self.begin_boundary(head)?,

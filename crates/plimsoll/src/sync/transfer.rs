@@ -348,6 +348,7 @@ impl Db {
         }
         let missing = Missing::new(&ids, last.state(), &states_of(&ids, from)?)?;
         let mut receiver = Receiver::new(&ids, branch, from, true)?;
+        receiver.take_boundary();
         missing.send(&ids, &mut receiver)?;
         let commits = receiver.finish(&to)?;
         Ok(Pulled::FastForward(Moved { from, to: Some(to), commits }))
@@ -487,7 +488,7 @@ fn transfer(
     let last = source.tip(branch)?.filter(|last| before != Some(*last));
     let Some(id) = last else { return up_to_date(target, name, before) };
     let haves = target.haves(name)?;
-    let change = Move { name, before, last: id, is_forward };
+    let change = Move { name, before, last: id, is_forward, takes_boundary: false };
     let wanted = Wanted { branch, id };
     let commits = target.receive(change, &mut |sink| {
         #[cfg(feature = "testing")]
