@@ -256,6 +256,7 @@ impl Db {
                     };
                     let wanted = Wanted { branch, id };
                     transfer_line(other, wanted, &mut own, (into, ours, is_forward), depth)
+                        .map(|commits| Moved { from: ours, to: Some(id), commits })
                 }
             };
             match moved {
