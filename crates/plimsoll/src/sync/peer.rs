@@ -130,8 +130,8 @@ pub(super) trait Peer {
     /// boundary commit if the flag is set; the whole line if `base` is `None`.
     ///
     /// # Errors
-    /// As for [`Peer::line`]; [`Trimmed`](crate::Error::Trimmed) if the state of `base` is no longer
-    /// retained.
+    /// As for [`Peer::line`]; [`Trimmed`](crate::Error::Trimmed) if the state of `base` is not
+    /// retained any more.
     fn send_line(
         &mut self,
         wanted: Wanted<'_>,

@@ -290,8 +290,10 @@ impl Db {
     ///
     /// # Errors
     /// [`InvalidInput::NoBranch`] if `theirs` does not exist; [`InvalidInput::BranchMoved`] if
-    /// other commits change `branch` again and again during the call; [`InvalidInput::HistoryTrimmed`] if the log
-    /// no longer has a commit to repeat; the errors of [`Db::commit_id`] and
+    /// other commits change `branch` again and again during the call;
+    /// [`InvalidInput::HistoryTrimmed`] if the log no longer has a commit to repeat;
+    /// [`InvalidInput::BelowBoundary`] if this is a partial clone without the common ancestor of
+    /// the branches; the errors of [`Db::commit_id`] and
     /// [`BranchMerge::run`](crate::BranchMerge::run).
     pub fn catch_up(&self, branch: &str, theirs: &str) -> Result<Pulled> {
         let mut attempts = Attempts::new(self);
