@@ -118,6 +118,8 @@ def clone(
     address: _Path,
     path: _Path,
     *,
+    depth: int | None = None,
+    at: str | None = None,
     memory: _Size | None = None,
     durability: _Durability = "sync",
     retention: _Retention | None = None,
@@ -324,6 +326,7 @@ class Db(LiveMapping):
     def push(self, remote: _Path = "origin", branch: str = "main", *, force: bool = False) -> Moved: ...
     def commit_id(self, glsn: int) -> str | None: ...
     def find_commit(self, id: str) -> int | None: ...
+    def boundary_commits(self) -> list[str]: ...
     def revert(
         self,
         glsn: int,

@@ -628,6 +628,16 @@ impl Db {
         sync::find_commit(this.py(), store(&this).db()?, id)
     }
 
+    /// The ids of the commits with which the history of a partial clone begins (`plimsoll.clone`
+    /// with `depth` or `at`); empty for any other store. The changes of such a commit are its
+    /// complete state.
+    ///
+    /// >>> plimsoll.in_memory().boundary_commits()
+    /// []
+    fn boundary_commits(this: PyRef<'_, Self>) -> PyResult<Vec<String>> {
+        sync::boundary_commits(this.py(), store(&this).db()?)
+    }
+
     /// Undoes what a commit did, by a new commit; the history stays. Returns the new commit's GLSN,
     /// or `None` if there was nothing to change. Each key that the commit changed gets its earlier
     /// value. If a key was changed again since, `MergeConflicts` is raised and nothing is written,

@@ -1,14 +1,15 @@
 //! Exchange of commits with other stores: clone, fetch, pull, push and their results.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use plimsoll::{CommitId, Db as Engine, Error, InvalidInput, Options, Pulled};
+use plimsoll::{CloneDepth, CommitId, Db as Engine, Error, InvalidInput, Options, Pulled};
 use pyo3::prelude::*;
 use pyo3::types::PyAny;
 
 use crate::calls::interruptible;
 use crate::db::Db;
-use crate::errors::{OrRaise, pull_conflicts};
+use crate::errors::{OrRaise, invalid, pull_conflicts};
 use crate::merge::MergeSteps;
 use crate::open::{Given, options};
 use crate::options::{Compresses, Folder, Keeps, Size};
@@ -57,19 +58,30 @@ impl Address {
 /// not exist or must be an empty folder; `InvalidInput` is raised otherwise. The options are those
 /// of `open`.
 ///
+/// `depth` limits the clone to so many commits of the first-parent line of each branch, and `at` to
+/// the state of the commit of main with this id. The oldest commit of a branch of such a partial
+/// clone has the complete state (`Db.boundary_commits`). A partial clone can pull, fetch, and push
+/// to a store that has its boundary commits. `InvalidInput` is raised if it lacks a commit that a
+/// merge or a transfer needs; clone again then.
+///
 /// >>> with plimsoll.open(path, memory="16MiB") as hub:
 /// ...     hub[b"tea"] = b"3.10"
 /// >>> with plimsoll.clone(path, path + ".copy", memory="16MiB") as copy:
 /// ...     copy[b"cocoa"] = b"4.00"
 /// ...     copy.push().commits
 /// 1
+/// >>> with plimsoll.clone(path, path + ".last", depth=1, memory="16MiB") as last:
+/// ...     len(last), last.boundary_commits() == [last.main.tip()]
+/// (2, True)
 #[pyfunction]
-#[pyo3(signature = (address, path, *, memory = None, durability = "sync", retention = None, compression = None, warm = true, io = "auto", shared = false, memory_total = None))]
+#[pyo3(signature = (address, path, *, depth = None, at = None, memory = None, durability = "sync", retention = None, compression = None, warm = true, io = "auto", shared = false, memory_total = None))]
 #[allow(clippy::too_many_arguments, reason = "they are keywords in Python")]
 pub(crate) fn clone(
     py: Python<'_>,
     address: Address,
     path: Folder,
+    depth: Option<u32>,
+    at: Option<&str>,
     memory: Option<Size>,
     durability: &str,
     retention: Option<Keeps>,
@@ -82,10 +94,23 @@ pub(crate) fn clone(
     let given =
         Given { memory, durability, retention, compression, warm, io, shared, memory_total };
     let options: Options = options(given)?;
+    let depth = clone_depth(depth, at)?;
     let (address, path): (String, PathBuf) = (address.absolute()?, std::path::absolute(&path.0)?);
     let folder = path.clone();
-    let made = interruptible(py, move || Engine::clone_store(&address, folder, options))?;
-    Db::new(py, Store::new(made.or_raise()?, path, false)?)
+    let make = move || Engine::clone_store_with(&address, folder, options, depth);
+    Db::new(py, Store::new(interruptible(py, make)?.or_raise()?, path, false)?)
+}
+
+fn clone_depth(depth: Option<u32>, at: Option<&str>) -> PyResult<CloneDepth> {
+    match (depth, at) {
+        (Some(_), Some(_)) => Err(invalid("a clone has either depth or at")),
+        (None, Some(id)) => Ok(CloneDepth::At(id.parse().or_raise()?)),
+        (None, None) => Ok(CloneDepth::Full),
+        (Some(commits), None) => {
+            let commits = NonZeroU32::new(commits);
+            commits.map(CloneDepth::Commits).ok_or_else(|| invalid("depth is at least 1"))
+        }
+    }
 }
 
 /// Serves the store at `path` over the standard input and output of this process, to a `clone`,
@@ -189,6 +214,11 @@ pub(crate) fn find_commit(py: Python<'_>, db: &Engine, id: &str) -> PyResult<Opt
     let (db, id) = (db.clone(), id.parse::<CommitId>().or_raise()?);
     let glsn = interruptible(py, move || db.find_commit(&id))?.or_raise()?;
     Ok(glsn.map(|glsn| glsn.0))
+}
+
+pub(crate) fn boundary_commits(py: Python<'_>, db: &Engine) -> PyResult<Vec<String>> {
+    let commits = py.detach(|| db.boundary_commits()).or_raise()?;
+    Ok(commits.into_iter().map(text).collect())
 }
 
 pub(crate) fn tip_of(py: Python<'_>, branch: &plimsoll::Branch) -> PyResult<Option<String>> {

@@ -65,6 +65,26 @@ def test_a_clone_has_all_branches_and_the_same_ids(hub, ada):
     assert not os.path.exists(hub + ".x")
 
 
+def test_a_clone_without_the_whole_history(hub):
+    with plimsoll.open(hub, memory="16MiB") as db:
+        first = db.commit_id(db.put(b"tea", b"3.00"))
+        second = db.commit_id(db.put(b"tea", b"3.10"))
+    with plimsoll.clone(hub, hub + ".last", depth=1, memory="16MiB") as last:
+        assert last.main.tip() == second
+        assert second in last.boundary_commits() and last.find_commit(first) is None
+        later = change(hub, b"milk", b"1.00")
+        assert last.pull().after == later
+        last[b"tea"] = b"3.20"
+        assert last.push().commits == 1
+    with plimsoll.clone(hub, hub + ".at", at=first, memory="16MiB") as at:
+        assert at.boundary_commits() == [first]
+        assert at[b"tea"] == b"3.00"
+    for wrong in ({"depth": 0}, {"at": "12"}, {"depth": 1, "at": first}):
+        with pytest.raises(plimsoll.InvalidInput):
+            plimsoll.clone(hub, hub + ".x", memory="16MiB", **wrong)
+    assert not os.path.exists(hub + ".x")
+
+
 def test_a_push_transfers_commits_and_is_refused_if_there_are_others(hub, ada):
     first = ada.put(b"milk", b"1.00")
     before = ada.branch("origin/main").tip()

@@ -260,9 +260,9 @@ fn advice(error: &Error) -> Option<&'static str> {
              replaces the state there, and keeps its commits in the history.",
         ),
         Error::InvalidInput(InvalidInput::HistoryTrimmed { .. }) => Some(
-            "`plimsoll backup` copies a store with what is left of its history, and `plimsoll clone \
-             --depth N` clones it without the older commits; a store that is to exchange commits \
-             with others keeps its log until they have them.",
+            "`plimsoll backup` copies a store with what is left of its history, and `plimsoll \
+             clone --depth N` clones it without the older commits; a store that is to exchange \
+             commits with others keeps its log until they have them.",
         ),
         Error::InvalidInput(InvalidInput::CloneTarget { .. }) => {
             Some("`plimsoll pull STORE` continues an interrupted clone.")

@@ -157,6 +157,9 @@ impl Peer for Local {
 
     fn receive(&mut self, change: Move<'_>, feed: &mut Feed<'_>) -> Result<u64> {
         let mut receiver = Receiver::new(&self.ids, change.name, change.before, false)?;
+        if change.takes_boundary {
+            receiver.take_boundary();
+        }
         feed(&mut receiver)?;
         if let Some(before) = change.before.filter(|_| change.is_forward) {
             receiver.settle()?;

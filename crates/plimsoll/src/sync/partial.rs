@@ -17,7 +17,6 @@ use crate::sync::contents::damaged;
 use crate::sync::ids::{Ids, space};
 use crate::sync::local::Local;
 use crate::sync::peer::{LineEnd, Move, Peer, Wanted};
-use crate::sync::transfer::Moved;
 use crate::types::error::Result;
 
 /// The key of the depth of a partial clone.
@@ -96,14 +95,14 @@ pub(super) fn depth_of(db: &Db) -> Result<Option<u64>> {
 
 /// Transfers the commits of the first-parent line of a commit of the source that `own`, a partial
 /// clone, lacks, and makes its branch `name` end with this commit. The branch must end with
-/// `before`.
+/// `before`. Returns the number of commits that were transferred.
 pub(super) fn transfer_line(
     source: &mut dyn Peer,
     wanted: Wanted<'_>,
     own: &mut Local,
     (name, before, is_forward): (&str, Option<CommitId>, bool),
     depth: u64,
-) -> Result<Moved> {
+) -> Result<u64> {
     let id = wanted.id;
     let haves = own.haves(name)?;
     let line = source.line(wanted, depth, &haves)?;
@@ -118,11 +117,10 @@ pub(super) fn transfer_line(
         LineEnd::Root => (None, false),
         LineEnd::Boundary | LineEnd::Known => (line.ids.last().copied(), true),
     });
-    let change = Move { name, before, last: id, is_forward };
-    let commits = own.receive(change, &mut |sink| {
+    let change = Move { name, before, last: id, is_forward, takes_boundary: true };
+    own.receive(change, &mut |sink| {
         #[cfg(feature = "testing")]
         let sink = &mut crate::sync::forging::Forger(sink);
         source.send_line(wanted, base, sink)
-    })?;
-    Ok(Moved { from: before, to: Some(id), commits })
+    })
 }

@@ -85,6 +85,8 @@ pub(super) struct Move<'a> {
     pub(super) last: CommitId,
     /// Whether `last` must contain `before`.
     pub(super) is_forward: bool,
+    /// Whether boundary commits are accepted, whose ids cannot be verified.
+    pub(super) takes_boundary: bool,
 }
 
 /// Sends commits to a sink; from [`Peer::send`] of another store.
@@ -128,8 +130,8 @@ pub(super) trait Peer {
     /// boundary commit if the flag is set; the whole line if `base` is `None`.
     ///
     /// # Errors
-    /// As for [`Peer::line`]; [`Trimmed`](crate::Error::Trimmed) if the state of `base` is no longer
-    /// retained.
+    /// As for [`Peer::line`]; [`Trimmed`](crate::Error::Trimmed) if the state of `base` is not
+    /// retained any more.
     fn send_line(
         &mut self,
         wanted: Wanted<'_>,

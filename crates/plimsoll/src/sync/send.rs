@@ -29,8 +29,8 @@ pub(super) struct Head<'a> {
     pub(super) metadata: &'a [u8],
     /// Whether the commit is the last one sent, or one of its ancestors by first parents.
     pub(super) is_on_line: bool,
-    /// Whether it is a boundary commit of a partial clone: its parents are not sent, and its changes
-    /// are its complete state.
+    /// Whether it is a boundary commit of a partial clone: its parents are not sent, and its
+    /// changes are its complete state.
     pub(super) is_boundary: bool,
 }
 

@@ -256,6 +256,7 @@ impl Db {
                     };
                     let wanted = Wanted { branch, id };
                     transfer_line(other, wanted, &mut own, (into, ours, is_forward), depth)
+                        .map(|commits| Moved { from: ours, to: Some(id), commits })
                 }
             };
             match moved {
@@ -289,8 +290,10 @@ impl Db {
     ///
     /// # Errors
     /// [`InvalidInput::NoBranch`] if `theirs` does not exist; [`InvalidInput::BranchMoved`] if
-    /// other commits change `branch` again and again during the call; [`InvalidInput::HistoryTrimmed`] if the log
-    /// no longer has a commit to repeat; the errors of [`Db::commit_id`] and
+    /// other commits change `branch` again and again during the call;
+    /// [`InvalidInput::HistoryTrimmed`] if the log no longer has a commit to repeat;
+    /// [`InvalidInput::BelowBoundary`] if this is a partial clone without the common ancestor of
+    /// the branches; the errors of [`Db::commit_id`] and
     /// [`BranchMerge::run`](crate::BranchMerge::run).
     pub fn catch_up(&self, branch: &str, theirs: &str) -> Result<Pulled> {
         let mut attempts = Attempts::new(self);
@@ -348,6 +351,7 @@ impl Db {
         }
         let missing = Missing::new(&ids, last.state(), &states_of(&ids, from)?)?;
         let mut receiver = Receiver::new(&ids, branch, from, true)?;
+        receiver.take_boundary();
         missing.send(&ids, &mut receiver)?;
         let commits = receiver.finish(&to)?;
         Ok(Pulled::FastForward(Moved { from, to: Some(to), commits }))
@@ -487,7 +491,7 @@ fn transfer(
     let last = source.tip(branch)?.filter(|last| before != Some(*last));
     let Some(id) = last else { return up_to_date(target, name, before) };
     let haves = target.haves(name)?;
-    let change = Move { name, before, last: id, is_forward };
+    let change = Move { name, before, last: id, is_forward, takes_boundary: false };
     let wanted = Wanted { branch, id };
     let commits = target.receive(change, &mut |sink| {
         #[cfg(feature = "testing")]

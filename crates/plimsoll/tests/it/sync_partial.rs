@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 use std::path::Path;
 
 use plimsoll::{
-    CloneDepth, CommitId, Db, Error, Glsn, InvalidInput, Keyspace, MergeOutcome, Moment, Options,
-    Pulled, Retention, SyncConnection,
+    Branch, CloneDepth, CommitId, Db, Error, Glsn, InvalidInput, Keyspace, MergeOutcome, Moment,
+    Options, Pulled, Retention, SyncConnection,
 };
 
 fn options() -> Options {
@@ -14,6 +14,13 @@ fn options() -> Options {
 
 fn notes(db: &Db) -> Keyspace {
     db.keyspace("notes").unwrap()
+}
+
+/// Makes so many commits.
+fn put_numbers(notes: &Keyspace, branch: &Branch, count: u8) {
+    for number in 0..count {
+        branch.put(notes, [number, count], "x").unwrap();
+    }
 }
 
 fn commits(count: u32) -> CloneDepth {
@@ -225,7 +232,7 @@ fn a_clone_with_more_depth_than_commits_begins_with_the_first_one() {
     let dir = tempfile::tempdir().unwrap();
     let (source, dest) = (dir.path().join("hub"), dir.path().join("copy"));
     let db = Db::open(&source, options()).unwrap();
-    (0..4_u8).for_each(|number| drop(db.put(&notes(&db), [number], "x").unwrap()));
+    put_numbers(&notes(&db), &db.main(), 4);
     let ids = log(&db, "main");
     db.close().unwrap();
     let copy = clone(&source, &dest, commits(9));
@@ -280,7 +287,7 @@ fn a_partial_clone_fetches_over_a_connection() {
     assert_eq!(moved.commits, 1);
     // A branch that does not descend from the clone's commits gets a boundary commit.
     let other = hub.create_branch("other", &hub.branch("old").unwrap()).unwrap();
-    (0..5_u8).for_each(|number| drop(other.put(&notes(&hub), [number, 1], "x").unwrap()));
+    put_numbers(&notes(&hub), &other, 5);
     let boundaries = copy.boundary_commits().unwrap().len();
     let moved = copy.fetch_over(&mut connection, "other", "other").unwrap();
     assert_eq!(moved.commits, 5, "down to `old`, which the clone has");
@@ -288,7 +295,7 @@ fn a_partial_clone_fetches_over_a_connection() {
     let far = hub.branch("old").unwrap();
     let fork = Moment::Glsn(hub.find_commit(&log(&hub, "old")[2]).unwrap().unwrap());
     let far = hub.create_branch_at("far", &far, fork).unwrap();
-    (0..3_u8).for_each(|number| drop(far.put(&notes(&hub), "far", [number]).unwrap()));
+    put_numbers(&notes(&hub), &far, 3);
     copy.fetch_over(&mut connection, "far", "far").unwrap();
     assert_eq!(copy.boundary_commits().unwrap().len(), boundaries + 1);
     let found = copy.branch("far").unwrap();

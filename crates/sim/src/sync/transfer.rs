@@ -33,6 +33,14 @@ enum TransferFault {
     Commit(CommitDuringTransfer),
     /// A commit is altered in transit.
     Forged,
+    /// Another transfer to the receiving store.
+    Transfer(Beside),
+}
+
+/// A transfer of the same commits during a transfer.
+struct Beside {
+    into: String,
+    done: Rc<RefCell<Option<plimsoll::Result<Moved>>>>,
 }
 
 /// A commit during a transfer.
@@ -81,7 +89,7 @@ impl Driver {
     fn exchange(&mut self, exchange: &Exchange, random: &mut Random) -> Outcome {
         let disturbance = self.disturb(exchange, random)?;
         let is_disturbed = !matches!(disturbance, TransferFault::None);
-        let is_alone = !matches!(disturbance, TransferFault::Commit(_));
+        let is_alone = !matches!(disturbance, TransferFault::Commit(_) | TransferFault::Transfer(_));
         let is_done = self.try_exchange(exchange, disturbance, random)?;
         let is_again = match is_done {
             // There is nothing to transfer any more.
@@ -132,9 +140,71 @@ impl Driver {
                 arm(1 + random.below(4), forgery);
                 return Ok(TransferFault::Forged);
             }
+            12 | 13 => {
+                self.arm_nothing(exchange.from);
+                self.arm_nothing(exchange.to);
+                return Ok(TransferFault::Transfer(self.transfer_beside(exchange, random)));
+            }
             _ => return Ok(TransferFault::None),
         }
         Ok(TransferFault::Fault(victim))
+    }
+
+    /// Has the receiving store fetch the branch during the transfer, to the same branch or another.
+    fn transfer_beside(&self, exchange: &Exchange, random: &mut Random) -> Beside {
+        let ours = self.stores[exchange.from].branches.get(&exchange.branch).copied().flatten();
+        let theirs = self.stores[exchange.to].branches.get(&exchange.into).copied().flatten();
+        // Otherwise it depends on which one is first whether a push is refused.
+        let is_decided = exchange.is_forced || self.graph.contains(ours, theirs);
+        let into = match is_decided && random.below(2) == 0 {
+            true => exchange.into.clone(),
+            false => format!("beside/{}", random.below(2)),
+        };
+        let stores = [exchange.from, exchange.to].map(|number| self.stores[number].db().clone());
+        let (branch, name, done) =
+            (exchange.branch.clone(), into.clone(), Rc::new(RefCell::new(None)));
+        let result = Rc::clone(&done);
+        at_nth(Border::MomentAsked, 1 + random.below(80), move || {
+            let [from, to] = stores;
+            *result.borrow_mut() = Some(to.fetch_from(&from, &branch, &name));
+        });
+        Beside { into, done }
+    }
+
+    /// Adds the transfer that was made during a transfer to the model. Returns whether there was
+    /// one.
+    fn absorb_beside(
+        &mut self,
+        exchange: &Exchange,
+        disturbance: &Disturbance,
+        ours: Option<usize>,
+    ) -> Outcome<bool> {
+        let TransferFault::Transfer(Beside { into, done: result }) = disturbance else {
+            return Ok(false);
+        };
+        let Some(moved) = result.take() else { return Ok(false) };
+        match moved {
+            Err(Error::InvalidInput(why)) => {
+                let is_excused = match why {
+                    InvalidInput::NoBranch { .. } => true,
+                    InvalidInput::StateNotRetained { .. } | InvalidInput::HistoryTrimmed { .. } => {
+                        !self.keeps_all()
+                    }
+                    _ => false,
+                };
+                ensure(is_excused, || format!("a transfer beside another one failed: {why}"))?;
+            }
+            moved => {
+                let moved = done("a transfer beside another one", moved)?;
+                if ours.is_some() {
+                    same("the end of a transfer beside", &moved.to, &self.graph.id(ours))?;
+                    self.stores[exchange.to].branches.insert(into.clone(), ours);
+                }
+                let had = self.graph.contained(ours);
+                self.stores[exchange.to].had.extend(had.iter());
+            }
+        }
+        Ok(true)
     }
 
     /// Has a store commit during the transfer.
@@ -198,12 +268,12 @@ impl Driver {
         if self.stores[from].is_down() || self.stores[to].is_down() {
             return Ok(false);
         }
-        let concurrent =
-            self.absorb_commit(exchange, disturbance, ours.flatten(), theirs.flatten())?;
-        let what = || format!("{exchange:?} of {ours:?} to {theirs:?}, {concurrent:?}: {moved:?}");
+        let is_beside = self.absorb_beside(exchange, &disturbance, ours.flatten())?;
+        let amid = self.absorb_amid(exchange, disturbance, ours.flatten(), theirs.flatten())?;
+        let what = || format!("{exchange:?} of {ours:?} to {theirs:?}, {amid:?}: {moved:?}");
         let is_right = match &moved {
             Ok(moved) => {
-                let ended = self.ended(exchange, moved, (ours, theirs), concurrent);
+                let ended = self.ended(exchange, moved, (ours, theirs), (amid, is_beside));
                 ended.map_err(|why| Failure::new(format!("{}: {}", what(), why.message)))?;
                 !is_forged
             }
@@ -215,7 +285,8 @@ impl Driver {
             // A temporary branch may have them.
             let had = self.graph.contained(ours.flatten());
             self.stores[to].had.extend(had.iter());
-            if matches!(&moved, Err(error) if is_not_fast_forward(error)) {
+            let is_refused = matches!(&moved, Err(error) if is_not_fast_forward(error));
+            if is_refused && amid.is_none() && !is_beside {
                 same(format!("{}, branches left", what()), &self.temporary(to)?, &left)?;
             }
             match concurrent.filter(|(store, _)| *store == to) {
@@ -304,7 +375,7 @@ impl Driver {
         exchange: &Exchange,
         moved: &Moved,
         (ours, theirs): (Option<Option<usize>>, Option<Option<usize>>),
-        concurrent: Option<(usize, usize)>,
+        (amid, is_beside): (Option<(usize, usize)>, bool),
     ) -> Outcome {
         let before = theirs.flatten();
         let ours = ours.ok_or_else(|| Failure::new("there is no such branch"))?;
@@ -326,6 +397,7 @@ impl Driver {
             self.graph.contained(wanted).iter().filter(|it| !had.contains(it)).copied().collect()
         };
         let new = had.iter().filter(|it| !self.stores[to].had.contains(it)).count() as u64;
+        let new = if is_beside { 0 } else { new };
         ensure((new..=had.len() as u64).contains(&moved.commits), || {
             format!("of {} commits, the store had all but {new}", had.len())
         })?;
@@ -341,6 +413,8 @@ impl Driver {
         }
         same("the branch now", &moved.to, &self.graph.id(wanted))?;
         let tip = match beside {
+            // The other transfer was first.
+            None if is_beside && moved.from == self.graph.id(wanted) => wanted,
             None => {
                 same("the branch before", &moved.from, &self.graph.id(before))?;
                 wanted

@@ -272,7 +272,13 @@ impl Peer for SyncConnection {
 
     /// A push without commits.
     fn delete_leftovers(&mut self, branch: &str, tip: CommitId) -> Result<()> {
-        let change = Move { name: branch, before: Some(tip), last: tip, is_forward: false };
+        let change = Move {
+            name: branch,
+            before: Some(tip),
+            last: tip,
+            is_forward: false,
+            takes_boundary: false,
+        };
         match self.receive(change, &mut |_| Ok(())) {
             // The next push does it.
             Err(Error::ReadOnly | Error::InvalidInput(InvalidInput::BranchMoved { .. })) => Ok(()),

@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn errors_arrive_as_they_were() {
         let name = || "draft".to_owned();
-        let unchanged: [Error; 17] = [
+        let unchanged: [Error; 18] = [
             Input::NotFastForward { branch: name() }.into(),
             Input::BranchMoved { name: name() }.into(),
             Input::HistoryTrimmed { upto: Glsn(7) }.into(),

@@ -241,7 +241,8 @@ impl Server {
                 let (before, last) = (take_optional_id(input)?, take_id(input)?);
                 input.report_to(Some(Arc::clone(&self.sender)));
                 let mut lease = db.store.reader.budget.empty_lease(Kind::Staging);
-                let change = Move { name: &name, before, last, is_forward: false };
+                let change =
+                    Move { name: &name, before, last, is_forward: false, takes_boundary: false };
                 let mut feed = |sink: &mut dyn CommitSink| take_commits(input, &mut lease, sink);
                 let commits = local.receive(change, &mut feed)?;
                 put_number(output, commits)

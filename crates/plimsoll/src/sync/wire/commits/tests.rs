@@ -56,9 +56,21 @@ fn pushed(db: &Db, changes: Write1<'_>) -> Result<u64> {
 }
 
 fn pushed_as(db: &Db, id: CommitId, changes: Write1<'_>) -> Result<u64> {
+    received(db, id, [false, false], changes)
+}
+
+/// As [`pushed_as`]; the flags: whether the commit is a boundary commit, and whether such commits
+/// are accepted.
+fn received(
+    db: &Db,
+    id: CommitId,
+    [is_boundary, takes_boundary]: [bool; 2],
+    changes: Write1<'_>,
+) -> Result<u64> {
     let mut input = message(|output| {
         let mut encoder = Encoder::new(output);
-        let head = Head { id, parents: &[], micros: 7, metadata: b"", is_on_line: true };
+        let (parents, micros, metadata, is_on_line) = (&[][..], 7, &b""[..], true);
+        let head = Head { id, parents, micros, metadata, is_on_line, is_boundary };
         let mut write = |sink: &mut dyn Sink| {
             changes(sink);
             Ok(())
@@ -67,7 +79,7 @@ fn pushed_as(db: &Db, id: CommitId, changes: Write1<'_>) -> Result<u64> {
         encoder.end().unwrap();
     });
     let mut lease = db.store.reader.budget.empty_lease(Kind::Staging);
-    let change = Move { name: "main", before: None, last: id, is_forward: false };
+    let change = Move { name: "main", before: None, last: id, is_forward: false, takes_boundary };
     let mut feed = |sink: &mut dyn CommitSink| take_commits(&mut input, &mut lease, sink);
     let received = Local::new(db)?.receive(change, &mut feed);
     assert_eq!(lease.bytes(), 0);
@@ -214,10 +226,48 @@ fn lengths_beyond_the_limits_are_refused() {
         let db = store();
         let mut input = message(write);
         let mut lease = db.store.reader.budget.empty_lease(Kind::Staging);
-        let change = Move { name: "main", before: None, last: id, is_forward: false };
+        let change =
+            Move { name: "main", before: None, last: id, is_forward: false, takes_boundary: false };
         let mut feed = |sink: &mut dyn CommitSink| take_commits(&mut input, &mut lease, sink);
         let error = Local::new(&db).unwrap().receive(change, &mut feed).unwrap_err().to_string();
         let parts = ["exceeds the limit of", "a change of unknown kind 99"];
         assert!(parts.iter().any(|part| error.contains(part)), "{number}: {error}");
     }
+}
+
+#[test]
+fn a_boundary_commit_needs_the_hash_of_its_state() {
+    let id = ContentHash::default().id(&[], 1, b"");
+    let source = store();
+    let notes = source.keyspace("notes").unwrap();
+    source.put(&notes, "a", "1").unwrap();
+    let hash = source.state_hash().unwrap();
+    let whole = |sink: &mut dyn Sink| {
+        put(sink, "notes", b"a");
+        sink.state(hash).unwrap();
+    };
+    let refused = |flags, changes: Write1<'_>| {
+        let db = store();
+        let error = received(&db, id, flags, changes).unwrap_err();
+        assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+        assert_eq!(db.main().tip().unwrap(), None);
+    };
+    // A push, or a fetch into a store that is no partial clone.
+    refused([true, false], &whole);
+    refused([true, true], &|sink| put(sink, "notes", b"a"));
+    refused([true, true], &|sink| {
+        put(sink, "notes", b"b");
+        sink.state(hash).unwrap();
+    });
+    refused([true, true], &|sink| {
+        put(sink, "notes", b"a");
+        sink.delete("notes", b"b").unwrap();
+        sink.state(hash).unwrap();
+    });
+    // The state of an ordinary commit says nothing.
+    refused([false, true], &whole);
+    let db = store();
+    assert_eq!(received(&db, id, [true, true], &whole), Ok(1));
+    assert_eq!((db.main().tip().unwrap(), db.state_hash().unwrap()), (Some(id), hash));
+    assert_eq!(db.boundary_commits().unwrap(), [id]);
 }
