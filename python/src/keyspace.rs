@@ -95,7 +95,8 @@ impl Keyspace {
     }
 
     /// How its values are compressed: "none", "lz4" or "zstd:LEVEL" (levels 1 to 22). Assigning to
-    /// it makes a commit, and applies to values above 1 KiB that are put from then on.
+    /// it makes a commit, and applies to values above 1 KiB that are put from then on, and to pages
+    /// of the index that are written from then on.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> pages = db.keyspace("pages")

@@ -20,9 +20,9 @@ use crate::store::Store;
 ///   may lose the last 200 ms).
 /// - `retention`: the past versions kept by the keyspace "default", and by keyspaces created
 ///   without their own retention: "forever", "latest", a `timedelta`, or a number of GLSNs.
-/// - `compression`: how values above 1 KiB are compressed in the keyspace "default" and in
-///   keyspaces created from now on, unless theirs was set: "none" (the default), "lz4" or
-///   "zstd:LEVEL".
+/// - `compression`: how values above 1 KiB and pages of the index are compressed in the keyspace
+///   "default" and in keyspaces created from now on, unless theirs was set: "none" (the default),
+///   "lz4" or "zstd:LEVEL".
 /// - `read_only`: opens the store for reading, even while another process writes to it; shows the
 ///   state that was durable at opening.
 /// - `create`: whether to create the store if it does not exist.

@@ -51,7 +51,7 @@ flush
 ";
 
 /// A store with every kind of file: sealed segments and their tables, blob files of new and of
-/// relocated values, current runs and history runs; some values are compressed.
+/// relocated values, current runs and history runs; some values and a run are compressed.
 pub const RICH: &str = "
 keyspace s2 latest
 begin t0
@@ -94,6 +94,7 @@ put t0 s2 =j 1500#20
 put t0 s0 =k 70000#22
 put t0 s0 =h 100#14
 commit t0 0#0
+flush
 append 2 7#15
 ";
 

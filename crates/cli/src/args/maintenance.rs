@@ -110,9 +110,10 @@ fn parse_ttl(text: &str) -> Result<NewTtl, String> {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A new compression applies to values above 1 KiB that are written from then on. Values that exist \
-                        stay as they are, and readable. A value is stored compressed only if that \
-                        saves an eighth of it or more.
+A new compression applies to values above 1 KiB, and to pages of the index, which hold keys and \
+                        smaller values, that are written from then on. Those that exist stay as \
+                        they are, and readable. One is stored compressed only if that saves an \
+                        eighth of it or more.
 
 Compression:
   none     values are stored as they are (default)

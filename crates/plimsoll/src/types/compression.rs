@@ -23,12 +23,13 @@ pub(crate) const DIRECTORY_ENTRY_BYTES: usize = 12;
 /// Bytes of the checksum after a directory.
 pub(crate) const DIRECTORY_SUM_BYTES: usize = 8;
 
-/// How the values of a keyspace are compressed.
+/// How the values of a keyspace are compressed, and its pages of the index.
 ///
-/// The setting applies to values above 1 KiB ([`crate::INLINE_BYTES`]) that are written after it is
-/// made; existing values are unchanged and remain readable. A value is stored compressed only if
-/// that saves an eighth of it or more. Values that an update computes under the commit lock are not
-/// compressed.
+/// The setting applies to values above 1 KiB ([`crate::INLINE_BYTES`]), and to pages of the index,
+/// which hold keys and smaller values, that are written after it is made. Existing ones are
+/// unchanged and remain readable; compaction rewrites pages. A value or a page is stored compressed
+/// only if that saves an eighth of it or more. Values that an update computes under the commit lock
+/// are not compressed.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {

@@ -176,7 +176,7 @@ impl Driver {
     fn absorb_beside(
         &mut self,
         exchange: &Exchange,
-        disturbance: &Disturbance,
+        disturbance: &TransferFault,
         ours: Option<usize>,
     ) -> Outcome<bool> {
         let TransferFault::Transfer(Beside { into, done: result }) = disturbance else {

@@ -49,8 +49,9 @@ impl Db {
         keyspace_commits::set_retention(&self.store, keyspace, retention)
     }
 
-    /// Changes how values of a keyspace are compressed, by a commit. It applies to values that are
-    /// put from then on; those that exist stay as they are.
+    /// Changes how values of a keyspace and its pages of the index are compressed, by a commit. It
+    /// applies to values that are put and pages that are written from then on; those that exist
+    /// stay as they are.
     ///
     /// # Errors
     /// As for [`Db::set_retention`]; [`crate::Error::InvalidInput`] for a level of zstd that does

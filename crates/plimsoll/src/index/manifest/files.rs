@@ -50,6 +50,9 @@ const FLUSH_RESERVE_BYTES: u64 = 64 << 10;
 /// guard, file and handle.
 const PARTITION_OVERHEAD_BYTES: u64 = 768;
 
+/// Memory of the handle of a packed table's directory.
+const DIRECTORY_OVERHEAD_BYTES: u64 = 384;
+
 /// The files of an index.
 #[derive(Debug)]
 pub(crate) struct Files {
@@ -370,7 +373,8 @@ impl Files {
 /// Memory of a table's metadata.
 pub(crate) fn metadata_bytes(info: &TableInfo) -> u64 {
     let keys = (info.first_key.len() + info.last_key.len()) as u64;
-    PARTITION_OVERHEAD_BYTES + keys + (info.blobs.len() * size_of::<BlobId>()) as u64
+    let directory = if info.packed.is_some() { DIRECTORY_OVERHEAD_BYTES } else { 0 };
+    PARTITION_OVERHEAD_BYTES + directory + keys + (info.blobs.len() * size_of::<BlobId>()) as u64
 }
 
 impl Metadata {

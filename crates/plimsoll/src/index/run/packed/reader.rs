@@ -134,7 +134,16 @@ impl PackedFile {
         };
         let found = match &directory.pages {
             _ if number >= shape.pages => None,
-            DirectoryPages::Pool(pages) => find(&pages.get(at, Touch::Point)?),
+            DirectoryPages::Pool(pages) => match pages.get(at, Touch::Point) {
+                Ok(page) => find(&page),
+                // All frames are pinned, one of them for the page that is being loaded.
+                Err(LoadError::OutOfBudget(_)) => {
+                    let mut page = PageScratch([0; PAGE_BYTES]);
+                    pages.source().load(at, &mut page.0)?;
+                    find(&page.0)
+                }
+                Err(error) => return Err(error),
+            },
             DirectoryPages::Chunk { source, held } => {
                 let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
                 let page = match held.take() {

@@ -105,7 +105,9 @@ fn a_packed_table_answers_like_an_unpacked_one() {
             let mut pages = vec![0; unpacked.len()];
             for (number, page) in (0..).zip(pages.chunks_mut(PAGE_BYTES)) {
                 table.file.source().load(number, page).unwrap();
-                assert!(page[9..] == unpacked[number as usize * PAGE_BYTES..][9..PAGE_BYTES]);
+                let expected = &unpacked[number as usize * PAGE_BYTES..][..PAGE_BYTES];
+                // The headers name different logs.
+                assert!(number == 0 || page[8..] == expected[8..], "page {number}");
             }
             let mut run = vec![0; unpacked.len()];
             table.file.source().load_run(0, &mut run).unwrap();
