@@ -246,7 +246,8 @@ impl Driver {
             is_hurt |= store.is_down();
             disk.fail_no_read();
             store.db().refuse_after(u64::MAX, 0);
-            let is_victim = matches!(disturbance, TransferFault::Fault(victim) if *victim == number);
+            let is_victim =
+                matches!(disturbance, TransferFault::Fault(victim) if *victim == number);
             let is_poisoned = is_victim
                 && !disk.power_is_cut()
                 && !disk.has_failure_to_come()
