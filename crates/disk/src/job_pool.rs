@@ -371,7 +371,7 @@ impl Shared {
         work: Work,
     ) -> MutexGuard<'s, State> {
         drop(state);
-        // Dropped without the lock, because they may own anything, even jobs of this job_pool.
+        // Dropped without the lock, because they may own anything, even jobs of this pool.
         drop(work);
         let mut state = self.state();
         state.jobs.retain(|entry| entry.id != id);
@@ -621,7 +621,7 @@ mod tests {
         resume_tx.send(Next::Rung).unwrap();
     }
 
-    /// Takes the job_pool's lock when it is dropped, and reports that it was.
+    /// Takes the pool's lock when it is dropped, and reports that it was.
     struct Owned(Arc<JobPool>, Arc<Bell>, Sender<()>);
 
     impl Drop for Owned {

@@ -273,8 +273,8 @@ impl Snapshot {
         }
     }
 
-    /// The commit that wrote or deleted the value of a key that the snapshot sees, the last one;
-    /// `None` if there is none, or its deletion is no longer stored.
+    /// The last commit that wrote or deleted the value of a key that the snapshot sees; `None` if
+    /// there is none, or its deletion is no longer stored.
     pub(crate) fn written_by(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Glsn>> {
         let key = self.key(keyspace, key)?;
         let (key, at) = self.place(&key)?;

@@ -144,7 +144,7 @@ fn start_compacting(
                 match progress {
                     Progress::Worked => Next::Again,
                     Progress::Idle if priority == Priority::Due => Next::Within(SETTLE_AFTER),
-                    // A process that becomes the keeper is rung.
+                    // Rings a process that becomes the keeper.
                     Progress::Idle if looked.role().may_write() && compaction.has_expiries() => {
                         looked.advance_time();
                         Next::Within(EXPIRY_CHECK)

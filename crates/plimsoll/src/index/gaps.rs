@@ -2,7 +2,7 @@
 //!
 //! A deletion hides its key until a compaction drops both, and each new iterator would step over
 //! all of them: a queue that puts at its tail and deletes at its head becomes slower with every
-//! turn. So a iterator that has stepped over deleted keys publishes the interval, and later
+//! turn. So an iterator that has stepped over deleted keys publishes the interval, and later
 //! iterators seek to its end. A commit that deletes a range publishes the range.
 //!
 //! The record of recent commits also shows which ranges of keys no commit has written since a

@@ -446,7 +446,7 @@ fn merged(
     (rest(&old), rest(&new))
 }
 
-/// A place in a set: behind this many intervals of this chunk.
+/// A place in a set: after this many intervals of this chunk.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     chunk: usize,

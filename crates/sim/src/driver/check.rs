@@ -49,16 +49,12 @@ impl Driver {
             return Ok(String::new());
         }
         let opened = Db::open(self.world.store_path(), self.world.options().read_only(true));
-        let Some(db) = self.expect("opening the store read-only while the writer has it open", \
-                                    opened)? else {
+        let Some(db) = self.expect("opening the store a second time", opened)? else {
             return Ok(String::new());
         };
         let (newest, mut model) = (db.newest(), self.model.clone());
         ensure(model.may_end_at(newest.0), || {
-            format!(
-                "a read-only process begins at {newest}, but {} is acknowledged",
-                model.acked()
-            )
+            format!("a read-only process begins at {newest}, but {} is acknowledged", model.acked())
         })?;
         model.cut_behind(newest.0);
         compare(&db, &model, &|error: &Error| self.excused(error))?;

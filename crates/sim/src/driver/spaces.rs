@@ -74,8 +74,10 @@ impl Driver {
             ))),
             Ok(second) => {
                 drop(second);
-                Err(Failure::new("a second writer opened the store although the first one has it \
-                                  open"))
+                Err(Failure::new(
+                    "a second writer opened the store although the first one has it \
+                                  open",
+                ))
             }
         }
     }

@@ -89,7 +89,8 @@ impl Driver {
     fn exchange(&mut self, exchange: &Exchange, random: &mut Random) -> Outcome {
         let disturbance = self.disturb(exchange, random)?;
         let is_disturbed = !matches!(disturbance, TransferFault::None);
-        let is_alone = !matches!(disturbance, TransferFault::Commit(_) | TransferFault::Transfer(_));
+        let is_alone =
+            !matches!(disturbance, TransferFault::Commit(_) | TransferFault::Transfer(_));
         let is_done = self.try_exchange(exchange, disturbance, random)?;
         let is_again = match is_done {
             // There is nothing to transfer any more.
@@ -317,7 +318,8 @@ impl Driver {
             is_hurt |= store.is_down();
             disk.fail_no_read();
             store.db().refuse_after(u64::MAX, 0);
-            let is_victim = matches!(disturbance, TransferFault::Fault(victim) if *victim == number);
+            let is_victim =
+                matches!(disturbance, TransferFault::Fault(victim) if *victim == number);
             let is_poisoned = is_victim
                 && !disk.power_is_cut()
                 && !disk.has_failure_to_come()

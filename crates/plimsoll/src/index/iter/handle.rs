@@ -66,8 +66,8 @@ pub(crate) trait Detachable: Send {
     /// Releases all state except its position. Returns the view that it held, if any.
     fn detach(&mut self) -> Option<Arc<View>>;
 
-    /// Iterators the iterator in `view`, after its last result, to which `key` belongs. Does
-    /// nothing if it is attached.
+    /// Attaches the iterator in `view`, after its last result, to which `key` belongs. Does nothing
+    /// if it is attached.
     fn attach(&mut self, view: &Arc<View>, key: &[u8]) -> Result<()>;
 
     fn is_attached(&self) -> bool;

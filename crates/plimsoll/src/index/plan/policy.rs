@@ -340,7 +340,7 @@ mod tests {
         // A million deletions at the head of a queue, and many more rows behind it that are linked.
         assert_eq!(plan(&[190, 50_000], 0, 190, 200, Settle), Some(0..2));
         assert_eq!(plan(&[190, 50_000], 0, 190, 190, Due), Some(0..2));
-        // Beside writers the gain must cover the cost; an idle store spends more to make reads
+        // While others write, the gain must cover the cost; an idle store spends more to make reads
         // cheaper.
         assert_eq!(plan(&[190, 50_000], 0, 190, 191, Due), None);
         assert_eq!(plan(&[190, 50_000], 0, 190, 760, Settle), Some(0..2));
