@@ -279,7 +279,7 @@ impl Driver {
                 !is_forged
             }
             Err(Error::Corrupt { .. }) if is_forged => true,
-            Err(error) => is_hurt || self.may_fail(exchange, error, (ours, theirs), concurrent),
+            Err(error) => is_hurt || self.may_fail(exchange, error, (ours, theirs), amid),
         };
         ensure(is_right, what)?;
         if moved.is_err() {
@@ -290,7 +290,7 @@ impl Driver {
             if is_refused && amid.is_none() && !is_beside {
                 same(format!("{}, branches left", what()), &self.temporary(to)?, &left)?;
             }
-            match concurrent.filter(|(store, _)| *store == to) {
+            match amid.filter(|(store, _)| *store == to) {
                 Some((_, commit)) if self.is_on(exchange, to, commit) => {
                     let tip = self.tip(to, &exchange.into)?.flatten();
                     same(what(), &tip, &Some(commit))?;
@@ -382,9 +382,9 @@ impl Driver {
         let before = theirs.flatten();
         let ours = ours.ok_or_else(|| Failure::new("there is no such branch"))?;
         let to = exchange.to;
-        let beside = concurrent.filter(|it| it.0 == to && self.is_on(exchange, to, it.1));
+        let beside = amid.filter(|it| it.0 == to && self.is_on(exchange, to, it.1));
         // The branch may have got one more commit before it was read.
-        let wanted = match concurrent {
+        let wanted = match amid {
             Some((store, commit))
                 if store == exchange.from && moved.to == self.graph.id(Some(commit)) =>
             {
@@ -442,11 +442,10 @@ impl Driver {
         exchange: &Exchange,
         error: &Error,
         (ours, theirs): (Option<Option<usize>>, Option<Option<usize>>),
-        concurrent: Option<(usize, usize)>,
+        amid: Option<(usize, usize)>,
     ) -> bool {
         let Error::InvalidInput(why) = error else { return false };
-        let beside =
-            concurrent.filter(|it| it.0 == exchange.to && self.is_on(exchange, it.0, it.1));
+        let beside = amid.filter(|it| it.0 == exchange.to && self.is_on(exchange, it.0, it.1));
         let is_fast_forward = self.graph.contains(ours.flatten(), theirs.flatten());
         match why {
             InvalidInput::NoBranch { .. } => ours.is_none(),
