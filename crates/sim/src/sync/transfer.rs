@@ -270,7 +270,7 @@ impl Driver {
             return Ok(false);
         }
         let is_beside = self.absorb_beside(exchange, &disturbance, ours.flatten())?;
-        let amid = self.absorb_amid(exchange, disturbance, ours.flatten(), theirs.flatten())?;
+        let amid = self.absorb_commit(exchange, disturbance, ours.flatten(), theirs.flatten())?;
         let what = || format!("{exchange:?} of {ours:?} to {theirs:?}, {amid:?}: {moved:?}");
         let is_right = match &moved {
             Ok(moved) => {
