@@ -137,7 +137,7 @@ impl Catalog {
         &'a self,
         pieces: &[&Piece],
     ) -> impl Iterator<Item = &'a Blob> + use<'a> {
-        // The last piece of a segment decides.
+        // The last piece of a segment determines its end.
         let ends: BTreeMap<u64, u64> =
             pieces.iter().map(|piece| (piece.segment, piece.end.glsn)).collect();
         self.blobs

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use plimsoll::Db;
-use plimsoll_git::{Error, Export, WholeImport};
+use plimsoll::{Db, Options};
+use plimsoll_git::{Error, Export, Repository as Opened, WholeImport};
 
 use crate::repository::{Change, Repository, Script, put};
-use crate::round_trip::{all_of, export, import_all, open};
+use crate::round_trip::{all_of, export, import_all, open, round_trip};
 use crate::run::Folder;
 
 #[test]
@@ -78,7 +78,7 @@ fn own_commits_become_git_commits() {
     assert_eq!(Repository::at(&two).ask(&["rev-parse", "main"]), copy.ask(&["rev-parse", "main"]));
 }
 
-fn files_of(db: &Db) -> plimsoll::Keyspace {
+pub(crate) fn files_of(db: &Db) -> plimsoll::Keyspace {
     db.keyspace("default").unwrap()
 }
 

@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use plimsoll::{Db, Options};
-use plimsoll_git::{Counts, Error, Export, ExportCounts, Repository as Opened, WholeImport};
+use plimsoll_git::{Counts, Export, ExportCounts, Repository as Opened, WholeImport};
 
-use crate::repository::{Change, Repository, Script, put};
+use crate::export_again::files_of;
+use crate::repository::{Repository, Script};
 use crate::run::Folder;
 
 pub(crate) fn open(store: &str) -> Db {
@@ -59,7 +60,7 @@ fn assert_same(source: &Repository, copy: &str) {
 
 /// Imports a repository and exports it again.
 #[track_caller]
-fn round_trip(folder: &Folder, source: &Repository) -> (String, String) {
+pub(crate) fn round_trip(folder: &Folder, source: &Repository) -> (String, String) {
     let (store, copy) = (folder.at("store"), folder.at("copy.git"));
     import_all(source.path(), &store).expect("there are commits to import");
     export(&store, &copy);

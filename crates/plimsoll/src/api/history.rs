@@ -194,8 +194,8 @@ pub struct History {
     lens: Option<Arc<Lens>>,
     /// The versions of one index key; `None` past the end.
     versions: Option<IteratorHandle<Versions>>,
-    /// The number of the next chain of the branch's lineage; the number of chains: main; more: the
-    /// keyspace is done.
+    /// The position in the branch's lineage: the number of the next chain; the number of chains
+    /// stands for main, a greater number for the end of the keyspace.
     place: usize,
     /// The keyspaces that had the name before, oldest first.
     older: Vec<u32>,

@@ -26,8 +26,8 @@ pub(crate) struct AsOf<'m> {
 enum Clock<'m> {
     /// Microseconds since 1970 UTC.
     At(u64),
-    /// The time at which the read meets a value that expires. For a single point read, which does
-    /// not read the clock otherwise.
+    /// The time of the clock when the read meets a value that expires. For a single point read,
+    /// which otherwise does not need the clock.
     Now(&'m FileLog),
 }
 

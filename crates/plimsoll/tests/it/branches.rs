@@ -1,11 +1,8 @@
 //! Branches: what they see of each other, conflicts, and the model.
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::time::Duration;
 
 use plimsoll::*;
-use plimsoll_disk::random::Random;
 
 pub(crate) fn options() -> Options {
     Options::new().memory_bytes(16 << 20).background(false)

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use plimsoll::{
-    Compression, Db, DumpOptions, Durability, Error, InvalidInput, Keyspace, MergeOutcome,
-    MergeRule, Moment, Options, Overflow, Read, Resident, Result, Ttl, Value,
+    Compression, Db, Durability, Error, InvalidInput, Keyspace, Moment, Options, Overflow, Read,
+    Resident, Result, Ttl, Value,
 };
 use plimsoll_disk::clock::{Clock, ManualClock};
 use plimsoll_disk::mem::MemDisk;
@@ -32,7 +32,7 @@ pub(crate) fn options_on(disk: Arc<dyn Disk>, clock: &Arc<ManualClock>) -> Optio
         .world(disk, clock.clone())
 }
 
-fn options(disk: &Arc<MemDisk>, clock: &Arc<ManualClock>) -> Options {
+pub(crate) fn options(disk: &Arc<MemDisk>, clock: &Arc<ManualClock>) -> Options {
     options_on(disk.clone(), clock)
 }
 
@@ -67,7 +67,7 @@ impl World {
     }
 
     /// How many seconds the value of a key lives; `None` if it does not expire or is absent.
-    fn left(&self, key: &str) -> Option<u64> {
+    pub(crate) fn left(&self, key: &str) -> Option<u64> {
         match self.db.ttl(&self.space, key).unwrap() {
             Ttl::Expires { left, at } => {
                 let now = left.as_micros() as u64;
@@ -84,7 +84,7 @@ impl World {
         self.clock.wall_micros()
     }
 
-    fn time(&self, seconds: u64) -> SystemTime {
+    pub(crate) fn time(&self, seconds: u64) -> SystemTime {
         UNIX_EPOCH + Duration::from_micros(self.now()) + SECOND * seconds as u32
     }
 }
@@ -102,7 +102,7 @@ fn invalid<T: std::fmt::Debug>(result: Result<T>) -> InvalidInput {
 }
 
 /// Values in each place: in the index, in the log, in a blob file.
-const LENGTHS: [usize; 4] = [0, 100, 5000, 400 << 10];
+pub(crate) const LENGTHS: [usize; 4] = [0, 100, 5000, 400 << 10];
 
 #[test]
 fn a_value_of_any_length_expires_in_every_place() {

@@ -1,8 +1,11 @@
 //! Dumps, the change feed, replays and other processes have the same expiries as the store.
 
-use plimsoll::*;
+use std::sync::Arc;
 
-use crate::expiry::{SECOND, keys, world};
+use plimsoll::*;
+use plimsoll_disk::clock::ManualClock;
+
+use crate::expiry::{LENGTHS, SECOND, START, keys, options, options_on, world};
 
 #[test]
 fn a_dump_and_the_change_feed_have_the_expiries() {

@@ -2,7 +2,7 @@
 
 use plimsoll::*;
 
-use crate::expiry::{SECOND, keys, world};
+use crate::expiry::{SECOND, world};
 
 #[test]
 fn a_revert_and_a_reset_keep_the_expiry_of_what_they_put_back() {

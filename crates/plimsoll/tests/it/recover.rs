@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll::{Db, Error, Glsn, IndexSource, Moment, Options, RecoverReport, Retention, verify};
-use plimsoll_disk::checksum::checksum;
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
