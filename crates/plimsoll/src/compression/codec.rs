@@ -37,16 +37,16 @@ enum Method {
 impl Encoder {
     /// An encoder; `None` if values are not compressed, or this build does not contain the codec.
     pub(crate) fn new(
-        budget: &Budget,
+        (budget, kind): (&Budget, Kind),
         compression: Compression,
     ) -> Result<Option<Self>, OutOfBudget> {
         let of = |method, lease| Some(Self { method, _lease: lease });
         Ok(match compression {
             Compression::None => None,
-            Compression::Lz4 => of(Method::Lz4, budget.lease(Kind::Staging, LZ4_BYTES)?),
+            Compression::Lz4 => of(Method::Lz4, budget.lease(kind, LZ4_BYTES)?),
             #[cfg(feature = "zstd")]
             Compression::Zstd(level) => {
-                let lease = budget.lease(Kind::Staging, ZSTD_ENCODER_BYTES)?;
+                let lease = budget.lease(kind, ZSTD_ENCODER_BYTES)?;
                 // Fails only where the allocator does.
                 let compressor = zstd::bulk::Compressor::new(level).ok();
                 compressor.and_then(|compressor| of(Method::Zstd(compressor), lease))
@@ -105,23 +105,23 @@ impl Decoder {
     ///
     /// # Errors
     /// The budget has no room, or this build does not contain the codec.
-    pub(crate) fn new(budget: &Budget, codec: Codec, what: &str) -> Result<Self> {
+    pub(crate) fn new(memory: (&Budget, Kind), codec: Codec, what: &str) -> Result<Self> {
         let method = match codec {
             Codec::Lz4 => DecoderMethod::Lz4,
-            Codec::Zstd => Self::zstd(budget, what)?,
+            Codec::Zstd => Self::zstd(memory, what)?,
         };
         Ok(Self { method })
     }
 
     #[cfg(feature = "zstd")]
-    fn zstd(budget: &Budget, _: &str) -> Result<DecoderMethod> {
-        let lease = budget.lease(Kind::Staging, ZSTD_DECODER_BYTES)?;
+    fn zstd((budget, kind): (&Budget, Kind), _: &str) -> Result<DecoderMethod> {
+        let lease = budget.lease(kind, ZSTD_DECODER_BYTES)?;
         let decompressor = zstd::bulk::Decompressor::new()?;
         Ok(DecoderMethod::Zstd { decompressor, _lease: lease })
     }
 
     #[cfg(not(feature = "zstd"))]
-    fn zstd(_: &Budget, what: &str) -> Result<DecoderMethod> {
+    fn zstd(_: (&Budget, Kind), what: &str) -> Result<DecoderMethod> {
         Err(no_zstd(what))
     }
 
@@ -162,8 +162,9 @@ mod tests {
     fn chunks_come_back_and_damaged_ones_write_nothing_beyond_their_room() {
         let budget = Budget::new(16 << 20, Backing::Heap).unwrap();
         for compression in compressions() {
-            let mut encoder = Encoder::new(&budget, compression).unwrap().unwrap();
-            let mut decoder = Decoder::new(&budget, encoder.codec(), "a value").unwrap();
+            let mut encoder = Encoder::new((&budget, Kind::Staging), compression).unwrap().unwrap();
+            let mut decoder =
+                Decoder::new((&budget, Kind::Staging), encoder.codec(), "a value").unwrap();
             for bytes in [1, 100, 5000, VALUE_CHUNK_BYTES] {
                 let chunk = text(bytes);
                 let mut output = vec![0; encoder.output_bytes(bytes)];

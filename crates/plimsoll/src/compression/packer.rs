@@ -63,7 +63,9 @@ impl Packer {
         compression: Compression,
         chunk_bytes: usize,
     ) -> Result<Option<Self>, OutOfBudget> {
-        let Some(encoder) = Encoder::new(budget, compression)? else { return Ok(None) };
+        let Some(encoder) = Encoder::new((budget, Kind::Staging), compression)? else {
+            return Ok(None);
+        };
         let empty = |bytes| Buffer::with_capacity(budget, Kind::Staging, bytes);
         let output_bytes = encoder.output_bytes(chunk_bytes);
         Ok(Some(Self {

@@ -48,7 +48,7 @@ impl Unpacker {
         (stored, packed): (Stored<'static>, Packed),
         fetch: Fetch<'_>,
     ) -> Result<Self> {
-        let decoder = Decoder::new(budget, packed.codec, "a value")?;
+        let decoder = Decoder::new((budget, Kind::Staging), packed.codec, "a value")?;
         let tail_bytes = packed.tail_bytes();
         let mut directory = Buffer::zeroed(budget, Kind::Staging, tail_bytes as usize)?;
         if tail_bytes > 0 {

@@ -1,7 +1,7 @@
 //! Table files: files in the index's folder, and blob files of the log.
 //!
 //! A run file is named by its id: twenty digits and `.run`. It consists only of pages, or is packed
-//! ([`packed`]), and is written past the system's page cache. It is read through the cache or past it
+//! ([`packed`]). It is written past the system's page cache, and read through the cache or past it
 //! ([`plimsoll_disk::switching`]), but never before it is complete. An unfinished file is removed
 //! when its sink is dropped, or swept at the next open.
 //!

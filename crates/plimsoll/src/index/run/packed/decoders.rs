@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use plimsoll_memory::budget::Budget;
+use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::pool::LoadError;
 
 use crate::compression::codec::Decoder;
@@ -14,7 +14,8 @@ use crate::types::error::Error;
 /// Decoders that are kept for the next page. Making one takes longer than decompressing a page.
 const IDLE_MAX: usize = 2;
 
-/// Decoders of pages. Only those of zstd need memory, and are kept.
+/// Decoders of pages. Only those of zstd need memory, and are kept; like the metadata of tables,
+/// they exist as long as tables are read.
 pub(crate) struct Decoders {
     budget: Budget,
     idle: Mutex<Vec<Decoder>>,
@@ -43,7 +44,9 @@ impl Decoders {
         let kept = if codec == Codec::Zstd { self.idle().pop() } else { None };
         let mut decoder = match kept {
             Some(decoder) => decoder,
-            None => Decoder::new(&self.budget, codec, "a page").map_err(load_error)?,
+            None => {
+                Decoder::new((&self.budget, Kind::Metadata), codec, "a page").map_err(load_error)?
+            }
         };
         let is_filled = decoder.decode(stored, page);
         if codec == Codec::Zstd {

@@ -124,7 +124,7 @@ impl<'a> Directory<'a> {
     }
 }
 
-/// Writes the payload of a page of the directory of a table of `pages`; returns the payload's length.
+/// Writes the payload of a page of the directory of a table of `pages`; returns its length.
 pub(super) fn write_directory(
     payload: &mut [u8],
     (pages, first): (u32, u32),

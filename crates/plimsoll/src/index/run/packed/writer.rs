@@ -158,9 +158,11 @@ impl PagePacker {
             return;
         }
         (self.tried, self.encoder) = (compression, None);
-        let Ok(Some(encoder)) = Encoder::new(&self.store_budget, compression) else { return };
+        let Ok(Some(encoder)) = Encoder::new((&self.store_budget, Kind::Sort), compression) else {
+            return;
+        };
         let bytes = encoder.output_bytes(PAGE_BYTES);
-        let Ok(mut output) = Buffer::with_capacity(&self.store_budget, Kind::Staging, bytes) else {
+        let Ok(mut output) = Buffer::with_capacity(&self.store_budget, Kind::Sort, bytes) else {
             return;
         };
         output.resize(bytes);
