@@ -37,6 +37,40 @@ fn get(store: &str, key: &str) -> String {
 }
 
 #[test]
+fn a_clone_leaves_out_a_part_of_the_history() {
+    let folder = Folder::new();
+    let (hub, _) = with_clone(&folder);
+    run(&["put", &hub, "tea", "3.10"]).ok();
+    run(&["put", &hub, "tea", "3.20"]).ok();
+    let all = ids(&hub, "main");
+    let last = folder.at("last");
+    let printed = run(&["clone", &hub, &last, "--depth", "2", "--json"]).ok().json_lines();
+    assert_eq!(printed[0], json!({ "branch": "main", "tip": &all[0] }));
+    let log = run(&["log", &last, "--ids", "--branch", "main"]).ok();
+    assert_eq!(log.text().lines().count(), 2);
+    assert!(log.err.contains("partial clone"), "{}", log.err);
+    assert_eq!(ids(&last, "main"), all[..2]);
+    run(&["put", &hub, "tea", "3.30"]).ok();
+    run(&["pull", &last]).ok();
+    assert_eq!(get(&last, "tea"), "3.30");
+    run(&["put", &last, "tea", "3.40"]).ok();
+    run(&["push", &last]).ok();
+    assert_eq!(get(&hub, "tea"), "3.40");
+
+    let at = folder.at("at");
+    run(&["clone", &hub, &at, "--at", &all[2]]).ok();
+    assert_eq!(get(&at, "tea"), "3.00");
+    assert_eq!(ids(&at, "main"), all[2..3]);
+    // The common ancestor of main and draft is below the boundary.
+    run(&["merge", &last, "origin/draft"]).fails(2, &["partial clone", "clone the other store"]);
+    for wrong in [["--depth", "0"], ["--depth", "-1"], ["--at", "12"]] {
+        let dest = folder.at("wrong");
+        run(&["clone", &hub, &dest, wrong[0], wrong[1]]).fails(2, &[]);
+        assert!(!Path::new(&dest).exists());
+    }
+}
+
+#[test]
 fn a_clone_has_all_branches_and_the_same_ids() {
     let folder = Folder::new();
     let (hub, ada) = with_clone(&folder);

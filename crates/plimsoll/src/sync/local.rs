@@ -44,11 +44,6 @@ impl Local {
         Ok(Self { ids: Ids::open(&db)?, db, closes: true })
     }
 
-    /// Whether the store has a commit, and can read its state.
-    pub(super) fn has(&self, id: &CommitId) -> Result<bool> {
-        Ok(!self.ids.readable(id)?.is_empty())
-    }
-
     /// States of which the other store has all commits: of each line, the first commit that this
     /// store has. It contains the rest of the line.
     fn common(&self, haves: &Haves) -> Result<Vec<State>> {
@@ -130,6 +125,11 @@ impl Peer for Local {
             haves.push_line([id]);
         }
         Ok(haves)
+    }
+
+    fn has(&mut self, id: &CommitId) -> Result<bool> {
+        self.ids.catch_up()?;
+        Ok(!self.ids.readable(id)?.is_empty())
     }
 
     fn send(&mut self, wanted: Wanted<'_>, haves: &Haves, sink: &mut dyn CommitSink) -> Result<()> {

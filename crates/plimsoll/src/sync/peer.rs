@@ -109,12 +109,19 @@ pub(super) trait Peer {
     /// Commits of the store, for a transfer to a branch. Those of this branch come first.
     fn haves(&mut self, branch: &str) -> Result<Haves>;
 
+    /// Whether the store has a commit.
+    ///
+    /// # Errors
+    /// Errors of reads.
+    fn has(&mut self, id: &CommitId) -> Result<bool>;
+
     /// Sends a commit and its ancestors to `sink`, parents first, without the first commit of each
     /// line of `haves` that the store has, and its ancestors.
     ///
     /// # Errors
     /// [`BranchMoved`](crate::InvalidInput::BranchMoved) if the branch does not contain the commit;
-    /// [`HistoryTrimmed`](crate::InvalidInput::HistoryTrimmed); errors of reads and of the sink.
+    /// [`BelowBoundary`](crate::InvalidInput::BelowBoundary), with the newest commit of which this
+    /// store lacks a parent; [`HistoryTrimmed`](crate::InvalidInput::HistoryTrimmed); errors of reads and of the sink.
     fn send(&mut self, wanted: Wanted<'_>, haves: &Haves, sink: &mut dyn CommitSink) -> Result<()>;
 
     /// The newest commits of the first-parent line of a commit, for a partial clone: up to the

@@ -7,11 +7,11 @@ use crate::sync::address::Address;
 use crate::sync::ids::space;
 use crate::sync::local::{Local, open_folder};
 use crate::sync::partial::{CloneDepth, set_depth};
-use crate::sync::peer::Peer;
+use crate::sync::peer::{Haves, Peer, Wanted};
 use crate::sync::transfer::{Moved, Pulled};
 use crate::sync::wire::client::SyncConnection;
 use crate::types::branches::{MAIN, TEMPORARY, check_branch_name};
-use crate::types::error::Result;
+use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::options::Options;
 
@@ -85,7 +85,7 @@ impl Db {
     ///
     /// # Errors
     /// As for [`Db::clone_store`]; [`InvalidInput::StateNotRetained`] if the other store retains no
-    /// state with which the clone can begin; [`InvalidInput::BranchMoved`] if main there does not
+    /// state with which the clone can begin; [`InvalidInput::NoCommit`] if main there does not
     /// contain the commit of [`CloneDepth::At`].
     pub fn clone_store_with(
         address: &str,
@@ -103,6 +103,14 @@ impl Db {
         }
         // The first request: a server that cannot open its store says so here.
         let keyspaces = other.keyspaces()?;
+        if let CloneDepth::At(id) = depth {
+            match other.line(Wanted { branch: MAIN, id }, 1, &Haves::default()) {
+                Err(Error::InvalidInput(InvalidInput::BranchMoved { .. })) => {
+                    return Err(InvalidInput::NoCommit { id: id.to_string() }.into());
+                }
+                found => drop(found?),
+            }
+        }
         let db = Self::open(dest, options.create(true))?;
         other.charge_to(&db);
         db.add_remote(ORIGIN, address)?;

@@ -175,7 +175,7 @@ pub(super) struct Item {
 pub(super) struct Missing {
     /// Newest first.
     commits: Vec<Item>,
-    /// One of them of which this store lacks a parent.
+    /// The newest of them of which this store lacks a parent.
     partial: Option<State>,
     lease: Lease,
 }
@@ -199,7 +199,7 @@ impl Missing {
             }
             let state = (step.chain, step.glsn);
             if !kind.has_changes() || kind == Kind::Partial {
-                missing.partial = Some(state);
+                missing.partial.get_or_insert(state);
             }
             let state = (kind == Kind::Boundary).then_some(state);
             missing.push(Item { glsn: step.glsn, is_on_line: step.is_on_line, state })?;

@@ -152,10 +152,12 @@ impl Db {
     ///
     /// # Errors
     /// [`InvalidInput::NotFastForward`] if the other branch has commits that this one does not
-    /// contain; [`InvalidInput::BranchMoved`] if another commit changed the other branch during the
-    /// transfer; [`InvalidInput::HistoryTrimmed`] if the log here no longer has a commit that the
-    /// other store lacks; [`InvalidInput::StateNotRetained`] if a commit cannot be placed there;
-    /// [`InvalidInput::NoBranch`]; the errors of [`Db::commit_id`] and of commits in either store.
+    /// contain; [`InvalidInput::BranchMoved`] if other commits change the other branch again and
+    /// again during the transfer; [`InvalidInput::HistoryTrimmed`] if the log here no longer has a
+    /// commit that the other store lacks; [`InvalidInput::BelowBoundary`] if one of the stores is a
+    /// partial clone, and lacks a commit that is needed; [`InvalidInput::StateNotRetained`] if a
+    /// commit cannot be placed there; [`InvalidInput::NoBranch`]; the errors of [`Db::commit_id`]
+    /// and of commits in either store.
     pub fn push_to(&self, other: &Self, branch: &str) -> Result<Moved> {
         self.push_if(&mut Local::new(other)?, branch, false)
     }
@@ -164,7 +166,9 @@ impl Db {
     /// A new commit then makes it equal to this one. Its own commits stay in its history.
     ///
     /// # Errors
-    /// As for [`Db::push_to`], without [`InvalidInput::NotFastForward`].
+    /// As for [`Db::push_to`], without [`InvalidInput::NotFastForward`];
+    /// [`InvalidInput::BranchMoved`] also if another commit that this branch does not contain
+    /// changed the other branch during the transfer.
     pub fn push_forced_to(&self, other: &Self, branch: &str) -> Result<Moved> {
         self.push_if(&mut Local::new(other)?, branch, true)
     }
@@ -490,15 +494,29 @@ fn transfer(
 ) -> Result<Moved> {
     let last = source.tip(branch)?.filter(|last| before != Some(*last));
     let Some(id) = last else { return up_to_date(target, name, before) };
-    let haves = target.haves(name)?;
+    let mut haves = target.haves(name)?;
     let change = Move { name, before, last: id, is_forward, takes_boundary: false };
     let wanted = Wanted { branch, id };
-    let commits = target.receive(change, &mut |sink| {
-        #[cfg(feature = "testing")]
-        let sink = &mut crate::sync::forging::Forger(sink);
-        source.send(wanted, &haves, sink)
-    })?;
-    Ok(Moved { from: before, to: last, commits })
+    loop {
+        let sent = target.receive(change, &mut |sink| {
+            #[cfg(feature = "testing")]
+            let sink = &mut crate::sync::forging::Forger(sink);
+            source.send(wanted, &haves, sink)
+        });
+        match sent {
+            // The haves are only a sample. A partial clone can send nothing else than the commits
+            // after this one, so ask for it.
+            Err(Error::InvalidInput(InvalidInput::BelowBoundary { id }))
+                if !haves.is_full()
+                    && let Ok(id) = id.parse()
+                    && !haves.commits.contains(&(id, true))
+                    && target.has(&id)? =>
+            {
+                haves.push_line([id]);
+            }
+            commits => return Ok(Moved { from: before, to: last, commits: commits? }),
+        }
+    }
 }
 
 /// Ends a transfer to a branch that has all commits.

@@ -171,6 +171,46 @@ fn a_partial_clone_pulls_and_pushes() {
 }
 
 #[test]
+fn a_branch_is_pushed_although_the_hub_has_gone_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, dest) = (dir.path().join("hub"), dir.path().join("copy"));
+    hub(&source);
+    for depth in [1, 4] {
+        let copy = clone(&source, &dest, commits(depth));
+        let hub = Db::open(&source, options().shared(true)).unwrap();
+        // The boundary commits are not among the samples that the hub offers.
+        put_numbers(&notes(&hub), &hub.main(), 7);
+        let topic = copy.create_branch("topic", &copy.main()).unwrap();
+        topic.put(&notes(&copy), "topic", [depth as u8]).unwrap();
+        assert_eq!(copy.push("origin", "topic").unwrap().commits, 1);
+        assert_eq!(hub.branch("topic").unwrap().tip().unwrap(), topic.tip().unwrap());
+        copy.put(&notes(&copy), "own", "1").unwrap();
+        assert_eq!(copy.push_forced("origin", "main").unwrap().commits, 1);
+        assert_eq!(hub.state_hash().unwrap(), copy.state_hash().unwrap());
+        // Over a connection, and to a hub that fetches.
+        put_numbers(&notes(&hub), &hub.main(), 9);
+        topic.put(&notes(&copy), "topic", "more").unwrap();
+        hub.delete_branch("topic").unwrap();
+        hub.fetch_from(&copy, "topic", "fetched").unwrap();
+        assert_eq!(hub.branch("fetched").unwrap().tip().unwrap(), topic.tip().unwrap());
+        let (from_client, to_server) = std::io::pipe().unwrap();
+        let (from_server, to_client) = std::io::pipe().unwrap();
+        let served = hub.clone();
+        let server = std::thread::spawn(move || served.serve_sync(from_client, to_client));
+        let mut connection = SyncConnection::new(from_server, to_server).unwrap();
+        hub.delete_branch("fetched").unwrap();
+        copy.push_over(&mut connection, "topic").unwrap();
+        drop(connection);
+        server.join().unwrap().unwrap();
+        assert_eq!(hub.branch("topic").unwrap().tip().unwrap(), topic.tip().unwrap());
+        hub.delete_branch("topic").unwrap();
+        hub.close().unwrap();
+        copy.close().unwrap();
+        std::fs::remove_dir_all(&dest).unwrap();
+    }
+}
+
+#[test]
 fn a_clone_of_a_commit_has_its_state_alone() {
     let dir = tempfile::tempdir().unwrap();
     let (source, dest) = (dir.path().join("hub"), dir.path().join("copy"));
@@ -188,7 +228,8 @@ fn a_clone_of_a_commit_has_its_state_alone() {
     let other = dir.path().join("other");
     let refused =
         Db::clone_store_with(source.to_str().unwrap(), &other, options(), CloneDepth::At(unknown));
-    assert!(matches!(invalid(refused), InvalidInput::BranchMoved { .. }));
+    assert!(matches!(invalid(refused), InvalidInput::NoCommit { .. }));
+    assert!(!other.exists());
 }
 
 #[test]

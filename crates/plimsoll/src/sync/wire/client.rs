@@ -10,7 +10,7 @@ use plimsoll_memory::budget::{Kind, Lease};
 
 use crate::api::db::Db;
 use crate::sync::commit_id::CommitId;
-use crate::sync::peer::{Feed, Haves, Line, Move, Peer, Wanted};
+use crate::sync::peer::{Feed, Haves, LINE_MAX, Line, Move, Peer, Wanted};
 use crate::sync::send::CommitSink;
 use crate::sync::wire::commits::{Encoder, take_commits};
 use crate::sync::wire::frames::{Input, Output, Put, Role, Sender, Windowed, ended, not_protocol};
@@ -205,6 +205,14 @@ impl Peer for SyncConnection {
         })
     }
 
+    fn has(&mut self, id: &CommitId) -> Result<bool> {
+        self.request(Request::Has, |this| {
+            this.output.put(id.as_bytes())?;
+            this.ask()?;
+            take_flag(&mut this.input)
+        })
+    }
+
     fn send(&mut self, wanted: Wanted<'_>, haves: &Haves, sink: &mut dyn CommitSink) -> Result<()> {
         self.request(Request::Send, |this| {
             put_bytes(&mut this.output, wanted.branch.as_bytes())?;
@@ -229,9 +237,9 @@ impl Peer for SyncConnection {
             put_number(&mut this.output, depth)?;
             put_haves(&mut this.output, haves)?;
             this.ask()?;
-            let lease = this.names.as_mut();
-            let lease = lease.ok_or_else(|| not_protocol("it is asked for commits too early"))?;
-            take_line(&mut this.input, lease)
+            // Without haves, the depth limits the line.
+            let max = if haves.commits.is_empty() { depth } else { LINE_MAX as u64 };
+            take_line(&mut this.input, max, this.names.as_mut())
         })
     }
 

@@ -124,19 +124,25 @@ pub(super) fn put_line(out: &mut dyn Put, line: &Line) -> Result<()> {
     line.ids.iter().try_for_each(|id| out.put(id.as_bytes()))
 }
 
-/// Receives a line. `lease` charges its ids.
-pub(super) fn take_line(input: &mut Input, lease: &mut Lease) -> Result<Line> {
+/// Receives a line of at most `max` commits. `lease` charges its ids.
+pub(super) fn take_line(
+    input: &mut Input,
+    max: u64,
+    mut lease: Option<&mut Lease>,
+) -> Result<Line> {
     let ends = [LineEnd::Root, LineEnd::Boundary, LineEnd::Known];
     let byte = take_u8(input)?;
     let end = ends.into_iter().find(|end| *end as u8 == byte);
     let end = end.ok_or_else(|| not_protocol(&format!("a line has an end of kind {byte}")))?;
-    let count = take_number(input, LINE_MAX as u64)?;
+    let count = take_number(input, max.min(LINE_MAX as u64))?;
     if count == 0 {
         return Err(not_protocol("a line has no commits"));
     }
     let mut ids = Vec::new();
     for _ in 0..count {
-        lease.grow(2 * size_of::<CommitId>() as u64)?;
+        if let Some(lease) = &mut lease {
+            lease.grow(2 * size_of::<CommitId>() as u64)?;
+        }
         ids.push(take_id(input)?);
     }
     Ok(Line { ids, end })

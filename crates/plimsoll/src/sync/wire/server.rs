@@ -39,6 +39,7 @@ pub(super) enum Request {
     Receive = 6,
     Line = 7,
     SendLine = 8,
+    Has = 9,
 }
 
 impl Request {
@@ -52,6 +53,7 @@ impl Request {
             Self::Receive,
             Self::Line,
             Self::SendLine,
+            Self::Has,
         ];
         all.into_iter().find(|request| *request as u8 == byte)
     }
@@ -233,6 +235,7 @@ impl Server {
                 local.send_line(Wanted { branch: &branch, id }, base, &mut encoder)?;
                 encoder.end()
             }
+            Request::Has => output.put(&[u8::from(local.has(&take_id(input)?)?)]),
             Request::Receive => {
                 if *refuses_pushes {
                     return Err(Error::ReadOnly);
