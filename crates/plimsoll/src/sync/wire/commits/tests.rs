@@ -79,6 +79,7 @@ fn received(
         encoder.end().unwrap();
     });
     let mut lease = db.store.reader.budget.empty_lease(Kind::Staging);
+    let boundary = takes_boundary.then_some(id);
     let change = Move { name: "main", before: None, last: id, is_forward: false, boundary };
     let mut feed = |sink: &mut dyn CommitSink| take_commits(&mut input, &mut lease, sink);
     let received = Local::new(db)?.receive(change, &mut feed);
