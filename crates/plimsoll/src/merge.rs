@@ -18,6 +18,7 @@ pub(crate) mod driver;
 pub(crate) mod graph;
 mod json;
 pub(crate) mod keys;
+pub(crate) mod partial;
 pub(crate) mod pick;
 pub(crate) mod reset;
 pub(crate) mod revert;

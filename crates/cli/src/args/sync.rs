@@ -17,7 +17,7 @@ STORE origin NAME` each other branch; retention and time to live may then be mis
 --depth and --at leave out a part of the history. Such a partial clone has only commits of \
 first-parent lines, without the commits that were merged. The oldest one, the boundary commit, has \
 the complete state. A partial clone can pull, fetch, and push to a store that has its boundary \
-commits. It cannot merge branches whose common ancestor it lacks. To get more of the history, \
+commits. It cannot merge branches whose common ancestor it may lack. To get more of the history, \
 clone again. Both also clone a store whose log no longer has the older commits.
 
 Prints one line per branch: its name and the id of its last commit (a pipe gets them \

@@ -62,7 +62,7 @@ fn a_clone_leaves_out_a_part_of_the_history() {
     assert_eq!(get(&at, "tea"), "3.00");
     assert_eq!(ids(&at, "main"), all[2..3]);
     // The common ancestor of main and draft is below the boundary.
-    run(&["merge", &last, "origin/draft"]).fails(2, &["partial clone", "clone the other store"]);
+    run(&["merge", &last, "origin/draft"]).fails(2, &["partial clone", "clone its origin again"]);
     for wrong in [["--depth", "0"], ["--depth", "-1"], ["--at", "12"]] {
         let dest = folder.at("wrong");
         run(&["clone", &hub, &dest, wrong[0], wrong[1]]).fails(2, &[]);

@@ -86,8 +86,8 @@ pub(crate) struct Leftovers<'s> {
 }
 
 impl<'s> Leftovers<'s> {
-    /// The processes that are alive now. Temporary branches that are created later must not be
-    /// judged with it, so list the branches first.
+    /// List the branches before this call: one that is created later may be that of a process
+    /// that is not known here.
     ///
     /// # Errors
     /// Errors of the operating system, if other processes share the store.
@@ -97,7 +97,7 @@ impl<'s> Leftovers<'s> {
         Ok(Self { store, own: own_process(store)?, others })
     }
 
-    /// Whether a temporary branch belongs to no running transfer, or may belong to none.
+    /// Whether a temporary branch is a leftover.
     pub(crate) fn contains(&self, name: &str) -> bool {
         let mut parts = name.strip_prefix(TEMPORARY).unwrap_or_default().split('-');
         let process = parts.next().unwrap_or_default();

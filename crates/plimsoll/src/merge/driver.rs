@@ -10,6 +10,7 @@ use crate::engine::Engine;
 use crate::merge::bases::{Bases, Limit};
 use crate::merge::graph::Graph;
 use crate::merge::keys::Scope;
+use crate::merge::partial::check_bases;
 use crate::merge::rule::{Resolved, read_whole};
 use crate::merge::steps::{MergeAction, MergeStep, MergeSteps, Part, Read, Rules, Sides, Stream};
 use crate::read::lens::Lens;
@@ -21,8 +22,7 @@ use crate::types::as_of::AsOf;
 use crate::types::branches::{MAIN_CHAIN, chain_key, merge_key, merge_prefix};
 use crate::types::error::{Error, Result};
 use crate::types::index_key::KeyBuffer;
-use crate::types::invalid_input::InvalidInput;
-use crate::types::keyspaces::{BOUNDARY, BRANCHES, IDS, SYSTEM};
+use crate::types::keyspaces::{BRANCHES, SYSTEM};
 use crate::types::value::is_free;
 
 /// How often a merge of branches is repeated because its starting state is no longer retained. Must
@@ -175,10 +175,10 @@ impl Merge {
                 }
                 let mut graph = Graph::new(store, ours.at());
                 let (into, from) = self.chains();
-                let states = graph.common_ancestors((into, ours.at()), (from, self.theirs.at()))?;
-                if states.iter().all(|((_, at), _)| *at == Glsn::NONE) {
-                    check_whole(store)?;
-                }
+                let ours = graph.contained((into, ours.at()))?;
+                let theirs = graph.contained((from, self.theirs.at()))?;
+                let states = graph.newest_common(&ours, &theirs)?;
+                check_bases(store, [&ours, &theirs], &states)?;
                 Bases::open(store, &mut graph, states, &mut Limit::default()).map(Some)
             }
         }
@@ -303,14 +303,4 @@ fn apply(tx: &mut Transaction, step: MergeStep, theirs: Option<ValueReader>) -> 
         (Resolved::Theirs, None) | (Resolved::Delete, _) => tx.delete(&keyspace, key),
         (Resolved::Keep | Resolved::Conflict, _) => Ok(()),
     }
-}
-
-/// Fails if the store is a partial clone, which may lack the common ancestor of two branches.
-fn check_whole(store: &Arc<Engine>) -> Result<()> {
-    let ids = store.reader.keyspaces.handle(IDS, "".into());
-    let snapshot = Snapshot::newest(store);
-    let mut marks = snapshot.prefix(&ids, [BOUNDARY])?;
-    let Some((key, _)) = marks.advance()? else { return Ok(()) };
-    let id = key[1..].iter().map(|byte| format!("{byte:02x}")).collect();
-    Err(InvalidInput::BelowBoundary { id }.into())
 }

@@ -59,19 +59,6 @@ impl<'a> Graph<'a> {
     ///
     /// # Errors
     /// Disk errors, the budget, or corruption.
-    pub(crate) fn common_ancestors(
-        &mut self,
-        ours: State,
-        theirs: State,
-    ) -> Result<Vec<(State, Contained)>> {
-        let (ours, theirs) = (self.contained(ours)?, self.contained(theirs)?);
-        self.newest_common(&ours, &theirs)
-    }
-
-    /// As [`Graph::common_ancestors`], for two sets of contained commits, or merges of several.
-    ///
-    /// # Errors
-    /// Disk errors, the budget, or corruption.
     pub(crate) fn newest_common(
         &mut self,
         ours: &Contained,
@@ -185,7 +172,7 @@ impl<'a> Graph<'a> {
     }
 
     /// What a state contains.
-    fn contained(&mut self, state: State) -> Result<Contained> {
+    pub(crate) fn contained(&mut self, state: State) -> Result<Contained> {
         let (mut contained, mut open) = (Contained::new(), vec![state]);
         while let Some((chain, at)) = open.pop() {
             match contained.entry(chain) {

@@ -13,6 +13,7 @@ use crate::merge::choices::{Choices, choose};
 use crate::merge::driver::{Base, Merge, MergeOutcome};
 use crate::merge::json;
 use crate::merge::keys::Scope;
+use crate::merge::partial::check_changes;
 use crate::merge::steps::MergeSteps;
 use crate::txn::payload::MAX_METADATA_BYTES;
 use crate::types::error::Result;
@@ -129,6 +130,7 @@ impl CherryPick {
         if glsn == Glsn::NONE {
             return Err(InvalidInput::NotACommit { glsn }.into());
         }
+        check_changes(store, glsn)?;
         // The moments are opened first, so that their versions are kept.
         let theirs = Snapshot::of(store, Moment::Glsn(glsn))?;
         let base = Snapshot::of(store, Moment::Glsn(Glsn(glsn.0 - 1)))?;

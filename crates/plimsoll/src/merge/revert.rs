@@ -11,6 +11,7 @@ use crate::api::snapshot::Moment;
 use crate::merge::choices::{Choices, choose};
 use crate::merge::driver::{Base, Merge, MergeOutcome};
 use crate::merge::keys::Scope;
+use crate::merge::partial::check_changes;
 use crate::merge::steps::MergeSteps;
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
@@ -141,6 +142,7 @@ impl Revert {
         if glsn == Glsn::NONE {
             return Err(InvalidInput::NotACommit { glsn }.into());
         }
+        check_changes(store, glsn)?;
         // The moments are opened first, so that their versions are kept.
         let base = self.branch.snapshot_at(Moment::Glsn(glsn))?;
         let theirs = self.branch.snapshot_at(Moment::Glsn(Glsn(glsn.0 - 1)))?;

@@ -10,8 +10,11 @@
 //! "s" name of a commit in its source     -> 32 bytes id, written by an import
 //! "n" key                                -> a record of an import
 //! "u" name                               -> the address of a remote
-//! "b" 32 bytes id                        -> nothing: a boundary commit of a partial clone, written
-//!                                           by the commit itself
+//! "b" 32 bytes id                        -> a mark of a commit of which a partial clone lacks
+//!                                           parents, written by the commit itself: empty for a
+//!                                           boundary commit, otherwise "p"
+//! "t" u32 chain                          -> 32 bytes id of the last commit that was received
+//!                                           there, written by the commit itself
 //! "d"                                    -> u64 the depth of a partial clone
 //! ```
 //!
@@ -39,11 +42,14 @@ use crate::sync::contents::{
 use crate::txn::transaction::Transaction;
 use crate::types::branches::MAIN_CHAIN;
 use crate::types::error::{Error, Result};
-use crate::types::invalid_input::InvalidInput;
-use crate::types::keyspaces::{BOUNDARY, IDS, IDS_POSITION, Keyspace};
+use crate::types::keyspaces::{BOUNDARY, IDS, IDS_POSITION, Keyspace, PLACE};
 
 const COMMIT: u8 = b'c';
-const PLACE: u8 = b'i';
+/// The key of the depth of a partial clone.
+const DEPTH: &[u8] = b"d";
+
+/// How the keys begin that name the last commit that a chain received.
+const LAST: u8 = b't';
 
 /// The most commits whose ids are written in one transaction.
 const BATCH: usize = 2048;
@@ -275,7 +281,7 @@ impl Ids {
                 (*id, Kind::Boundary)
             }
             Some((id, received))
-                if parents.len() < received.parents.len() && self.boundary()?.is_some() =>
+                if parents.len() < received.parents.len() && self.lacks_parents()? =>
             {
                 (*id, Kind::Partial)
             }
@@ -331,31 +337,36 @@ impl Ids {
         Ok(Some(micros_of(&commit, None)))
     }
 
-    /// A commit with which the history of this store begins, if it is a partial clone.
-    pub(super) fn boundary(&self) -> Result<Option<CommitId>> {
-        Ok(self.boundaries(1)?.pop())
+    /// The number of commits that a partial clone gets of a branch that does not descend from its
+    /// commits; `None` if the store is no partial clone.
+    pub(super) fn depth(&self) -> Result<Option<u64>> {
+        let depth = Snapshot::newest(self.store()).get(&self.space, DEPTH)?;
+        depth.map(|depth| Reader::new(&depth).u64().ok_or_else(damaged)).transpose()
     }
 
-    /// Up to `limit` commits with which the history of this store begins; none if it is no partial
-    /// clone.
+    /// Makes the store a partial clone.
+    pub(super) fn set_depth(&self, depth: u64) -> Result<()> {
+        self.db.transact(|tx| tx.put(&self.space, DEPTH, depth.to_le_bytes()))
+    }
+
+    /// Whether the store lacks parents of some of its commits.
+    fn lacks_parents(&self) -> Result<bool> {
+        Ok(Snapshot::newest(self.store()).prefix(&self.space, [BOUNDARY])?.advance()?.is_some())
+    }
+
+    /// Up to `limit` boundary commits of this store that can be read.
     pub(super) fn boundaries(&self, limit: usize) -> Result<Vec<CommitId>> {
         let snapshot = Snapshot::newest(self.store());
         let (mut found, mut walk) = (Vec::new(), snapshot.prefix(&self.space, [BOUNDARY])?);
         while found.len() < limit
-            && let Some((key, _)) = walk.advance()?
+            && let Some((key, value)) = walk.advance()?
         {
-            let id = key[1..].try_into().map_err(|_| damaged())?;
-            found.push(CommitId::from_bytes(id));
+            let id = CommitId::from_bytes(key[1..].try_into().map_err(|_| damaged())?);
+            if value.is_empty() && !self.readable(&id)?.is_empty() {
+                found.push(id);
+            }
         }
         Ok(found)
-    }
-
-    /// Fails if this store is a partial clone, with a commit before which it has none.
-    pub(super) fn check_whole(&self) -> Result<()> {
-        match self.boundary()? {
-            Some(id) => Err(InvalidInput::BelowBoundary { id: id.to_string() }.into()),
-            None => Ok(()),
-        }
     }
 
     /// The parents of a commit in this store: the previous commit, then the last commit of each
@@ -531,7 +542,12 @@ pub(super) fn space(store: &Engine) -> Keyspace {
     store.reader.keyspaces.handle(IDS, "".into())
 }
 
-/// The key of the mark of a boundary commit.
+/// The key under which a chain names the last commit that it received.
+pub(super) fn last_key(chain: u32) -> Vec<u8> {
+    [&[LAST][..], &chain.to_be_bytes()].concat()
+}
+
+/// The key of the mark of a commit of which the store lacks parents.
 pub(super) fn boundary_key(id: &CommitId) -> Vec<u8> {
     [&[BOUNDARY][..], id.as_bytes()].concat()
 }

@@ -72,7 +72,8 @@ pub(super) fn line(ids: &Ids, from: State, depth: u64, haves: &Haves) -> Result<
     let mut lease = ids.db().store.reader.budget.empty_lease(Memory::Staging);
     let haves: HashSet<CommitId> = haves.commits.iter().map(|(id, _)| *id).collect();
     let (mut steps, mut all) = (Steps::new(ids, from), Vec::new());
-    while all.len() < LINE_MAX
+    let searched = if haves.is_empty() { 0 } else { LINE_MAX as u64 };
+    while (all.len() as u64) < searched.max(depth + 1)
         && let Some(step) = steps.next()?
     {
         let is_known = haves.contains(&step.id);

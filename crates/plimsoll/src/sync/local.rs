@@ -11,7 +11,7 @@ use crate::sync::commit_id::CommitId;
 use crate::sync::ids::Ids;
 use crate::sync::line::{after, line};
 use crate::sync::peer::{Feed, HAVES_MAX, Haves, Line, Move, Peer, Wanted};
-use crate::sync::receive::Receiver;
+use crate::sync::receive::{Boundary, Receiver};
 use crate::sync::send::{CommitSink, Missing, contains};
 use crate::types::branches::{MAIN, TEMPORARY};
 use crate::types::error::{Error, Result};
@@ -71,7 +71,7 @@ impl Local {
         }
         let moved = || InvalidInput::BranchMoved { name: wanted.branch.to_owned() };
         match contains(&self.ids, &branch, &wanted.id)? {
-            true => Ok(self.ids.places(&wanted.id)?.first().ok_or_else(moved)?.state()),
+            true => Ok(self.ids.readable(&wanted.id)?.first().ok_or_else(moved)?.state()),
             false => Err(moved().into()),
         }
     }
@@ -157,8 +157,8 @@ impl Peer for Local {
 
     fn receive(&mut self, change: Move<'_>, feed: &mut Feed<'_>) -> Result<u64> {
         let mut receiver = Receiver::new(&self.ids, change.name, change.before, false)?;
-        if change.takes_boundary {
-            receiver.take_boundary();
+        if let Some(id) = change.boundary {
+            receiver.boundary = Boundary::Only(id);
         }
         feed(&mut receiver)?;
         if let Some(before) = change.before.filter(|_| change.is_forward) {

@@ -8,19 +8,13 @@
 
 use std::num::NonZeroU32;
 
-use plimsoll_disk::codec::Reader;
-
 use crate::api::db::Db;
-use crate::api::snapshot::Snapshot;
 use crate::sync::commit_id::CommitId;
-use crate::sync::contents::damaged;
-use crate::sync::ids::{Ids, space};
+use crate::sync::ids::Ids;
 use crate::sync::local::Local;
 use crate::sync::peer::{LineEnd, Move, Peer, Wanted};
-use crate::types::error::Result;
-
-/// The key of the depth of a partial clone.
-const DEPTH: &[u8] = b"d";
+use crate::types::error::{Error, Result};
+use crate::types::invalid_input::InvalidInput;
 
 /// How much of the history a clone gets: see [`Db::clone_store_with`].
 ///
@@ -80,19 +74,6 @@ impl Db {
     }
 }
 
-/// Notes that a store is a partial clone.
-pub(super) fn set_depth(db: &Db, depth: u64) -> Result<()> {
-    let space = space(&db.store);
-    db.transact(|tx| tx.put(&space, DEPTH, depth.to_le_bytes()))
-}
-
-/// The number of commits that a partial clone gets of a branch that does not descend from its
-/// commits; `None` if the store is no partial clone.
-pub(super) fn depth_of(db: &Db) -> Result<Option<u64>> {
-    let depth = Snapshot::newest(&db.store).get(&space(&db.store), DEPTH)?;
-    depth.map(|depth| Reader::new(&depth).u64().ok_or_else(damaged)).transpose()
-}
-
 /// Transfers the commits of the first-parent line of a commit of the source that `own`, a partial
 /// clone, lacks, and makes its branch `name` end with this commit. The branch must end with
 /// `before`. Returns the number of commits that were transferred.
@@ -113,11 +94,22 @@ pub(super) fn transfer_line(
             break;
         }
     }
-    let base = base.unwrap_or_else(|| match line.end {
-        LineEnd::Root => (None, false),
-        LineEnd::Boundary | LineEnd::Known => (line.ids.last().copied(), true),
-    });
-    let change = Move { name, before, last: id, is_forward, takes_boundary: true };
+    let moved = || Error::from(InvalidInput::BranchMoved { name: wanted.branch.to_owned() });
+    let base = match (base, line.end) {
+        (Some(base), _) => base,
+        (None, LineEnd::Root) => (None, false),
+        (None, LineEnd::Known) => return Err(moved()),
+        (None, LineEnd::Boundary) => {
+            let oldest = *line.ids.last().ok_or_else(moved)?;
+            // It is unknown whether the new commits descend from those of the branch.
+            if before.is_some() {
+                return Err(InvalidInput::BelowBoundary { id: oldest.to_string() }.into());
+            }
+            (Some(oldest), true)
+        }
+    };
+    let boundary = base.0.filter(|_| base.1);
+    let change = Move { name, before, last: id, is_forward, boundary };
     own.receive(change, &mut |sink| {
         #[cfg(feature = "testing")]
         let sink = &mut crate::sync::forging::Forger(sink);

@@ -35,7 +35,7 @@ impl Haves {
 }
 
 /// The most commits of a first-parent line that are searched for one that the other store has.
-pub(super) const LINE_MAX: usize = 1 << 20;
+pub(super) const LINE_MAX: usize = 1 << 16;
 
 /// The greatest depth of a partial clone.
 pub(super) const DEPTH_MAX: u64 = u32::MAX as u64;
@@ -85,8 +85,8 @@ pub(super) struct Move<'a> {
     pub(super) last: CommitId,
     /// Whether `last` must contain `before`.
     pub(super) is_forward: bool,
-    /// Whether boundary commits are accepted, whose ids cannot be verified.
-    pub(super) takes_boundary: bool,
+    /// The boundary commit that is accepted as the first one.
+    pub(super) boundary: Option<CommitId>,
 }
 
 /// Sends commits to a sink; from [`Peer::send`] of another store.
@@ -121,7 +121,8 @@ pub(super) trait Peer {
     /// # Errors
     /// [`BranchMoved`](crate::InvalidInput::BranchMoved) if the branch does not contain the commit;
     /// [`BelowBoundary`](crate::InvalidInput::BelowBoundary), with the newest commit of which this
-    /// store lacks a parent; [`HistoryTrimmed`](crate::InvalidInput::HistoryTrimmed); errors of reads and of the sink.
+    /// store lacks a parent; [`HistoryTrimmed`](crate::InvalidInput::HistoryTrimmed); errors of
+    /// reads and of the sink.
     fn send(&mut self, wanted: Wanted<'_>, haves: &Haves, sink: &mut dyn CommitSink) -> Result<()>;
 
     /// The newest commits of the first-parent line of a commit, for a partial clone: up to the

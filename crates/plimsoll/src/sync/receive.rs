@@ -22,7 +22,7 @@ use crate::read::open_moments::OpenMoment;
 use crate::read::span::Span;
 use crate::sync::commit_id::{CommitId, ContentHash};
 use crate::sync::contents::{Received, Sink};
-use crate::sync::ids::{Ids, Place, boundary_key, received_key};
+use crate::sync::ids::{Ids, Place, boundary_key, last_key, received_key};
 use crate::sync::receive::transaction_sink::TransactionSink;
 use crate::sync::send::{CommitSink, Head, contained};
 use crate::txn::ticket::CommitTicket;
@@ -31,7 +31,7 @@ use crate::types::branches::{MAIN, MAIN_CHAIN, chain_key, check_users_name, merg
 use crate::types::error::{Error, Result};
 use crate::types::index_key::KeyBuffer;
 use crate::types::invalid_input::InvalidInput;
-use crate::types::keyspaces::{BRANCHES, DEFAULT, FIRST_ID};
+use crate::types::keyspaces::{BRANCHES, DEFAULT, FIRST_ID, IDS};
 
 mod ending;
 mod transaction_sink;
@@ -55,12 +55,24 @@ struct Line {
     is_merged: bool,
 }
 
+/// The boundary commits that a transfer accepts, whose ids cannot be verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Boundary {
+    None,
+    /// This commit, if it is the first one.
+    Only(CommitId),
+    /// Those of the store itself.
+    Any,
+}
+
 /// A commit that is being received.
 pub(super) struct Draft {
     pub(super) sink: TransactionSink,
     line: Line,
     /// The states that it merges.
     merged: Vec<(u32, Glsn)>,
+    /// Whether the store lacks a commit that it merges.
+    lacks_parent: bool,
 }
 
 /// Receives commits into one branch.
@@ -79,8 +91,8 @@ pub(super) struct Receiver {
     repeats: bool,
     /// Whether the store is a partial clone.
     is_partial: bool,
-    /// Whether boundary commits are accepted.
-    takes_boundary: bool,
+    /// The boundary commits that are accepted.
+    pub(super) boundary: Boundary,
     /// The states that end with received commits whose ids are not written yet.
     recent: HashMap<CommitId, (u32, Glsn)>,
     /// The last commit that was ordered, until it is durable.
@@ -144,18 +156,13 @@ impl Receiver {
             side: HashMap::new(),
             created: 0,
             repeats,
-            is_partial: ids.boundary()?.is_some(),
-            takes_boundary: false,
+            is_partial: ids.depth()?.is_some(),
+            boundary: Boundary::None,
             recent: HashMap::new(),
             last: None,
             received: 0,
             _floor,
         })
-    }
-
-    /// Accepts boundary commits, whose ids cannot be verified.
-    pub(super) fn take_boundary(&mut self) {
-        self.takes_boundary = true;
     }
 
     fn moved(&self) -> Error {
@@ -223,11 +230,10 @@ impl Receiver {
     /// The error for a commit that the store lacks, and from which one that was sent descends.
     fn lacks(&self, id: &CommitId) -> Result<Error> {
         // It was deleted with its branch after the other side had been told of it.
-        if !self.ids.places(id)?.is_empty() {
-            return Ok(self.moved());
+        if self.is_partial {
+            return Ok(InvalidInput::BelowBoundary { id: id.to_string() }.into());
         }
-        self.ids.check_whole()?;
-        Ok(unknown(id))
+        Ok(if self.ids.places(id)?.is_empty() { unknown(id) } else { self.moved() })
     }
 
     /// Deletes a temporary branch, unless another transfer has deleted it.
@@ -353,19 +359,23 @@ impl Receiver {
             }
         }
         tx.note_span(&Span::prefix(BRANCHES, &line.branch.id().to_be_bytes()));
+        // A received commit may change no keys.
+        tx.note_read(&KeyBuffer::new(IDS, &last_key(line.branch.id()))?)?;
         Ok(tx)
     }
 
     /// Adds the [`Received`] record of the commit `id` to a transaction.
     fn record(&self, tx: &mut Transaction, id: &CommitId, received: &Received) -> Result<()> {
+        self.put_own(tx, &last_key(received.chain), id.as_bytes())?;
+        self.put_own(tx, &received_key(id), &received.encode())
+    }
+
+    /// Puts a record in the keyspace of the ids.
+    fn put_own(&self, tx: &mut Transaction, key: &[u8], value: &[u8]) -> Result<()> {
         let space = self.ids.space();
         tx.space_to_put(space)?;
-        let key = |key: &[u8]| KeyBuffer::new(tx.id_of(space)?, key);
-        let (record, mark) = (key(&received_key(id))?, key(&boundary_key(id))?);
-        if received.is_boundary {
-            tx.put_expiring(&mark, b"", None)?;
-        }
-        tx.put_expiring(&record, &received.encode(), None)
+        let key = KeyBuffer::new(tx.id_of(space)?, key)?;
+        tx.put_expiring(&key, value, None)
     }
 
     /// Prepares a line for a transaction that merges `merged`: advances `at` of the line to the
@@ -405,8 +415,13 @@ impl Receiver {
         let (db, into) = (&self.db, line.branch.id());
         let branches = &db.store.reader.snapshots.branches;
         if !merged.is_empty() {
-            tx.space_to_put(&db.store.reader.keyspaces.handle(BRANCHES, "".into()))?;
+            let registry = db.store.reader.keyspaces.handle(BRANCHES, "".into());
+            tx.space_to_put(&registry)?;
             for (from, upto) in merged {
+                // It may have been removed before the transaction began, or may be after that.
+                if *from != MAIN_CHAIN && tx.get(&registry, chain_key(*from))?.is_none() {
+                    return Err(self.moved());
+                }
                 tx.note_read(&KeyBuffer::new(BRANCHES, &chain_key(*from))?)?;
                 let key = KeyBuffer::new(BRANCHES, &merge_key(into, *from, *upto))?;
                 tx.put_expiring(&key, b"", None)?;
@@ -449,18 +464,19 @@ impl Receiver {
         micros: u64,
         is_on_line: bool,
     ) -> Result<Draft> {
-        let mut merged = Vec::with_capacity(parents.len().saturating_sub(1));
+        let (mut merged, mut lacks_parent) = (Vec::new(), false);
         for parent in parents.iter().skip(1) {
             match self.place(parent)? {
                 Some(state) => merged.push(state),
-                // A partial clone lacks the parents that were merged from below its boundary.
-                None if self.is_partial && self.ids.places(parent)?.is_empty() => {}
+                // A partial clone lacks commits that were merged.
+                None if self.is_partial => lacks_parent = true,
                 None => return Err(self.lacks(parent)?),
             }
         }
         let line = self.take_line(parents.first().copied(), is_on_line)?;
         let received = Received { micros, parents: parents.to_vec(), ..Received::default() };
-        self.draft(line, merged, received)
+        let draft = self.draft(line, merged, received)?;
+        Ok(Draft { lacks_parent, ..draft })
     }
 
     /// Begins to receive a boundary commit, whose parents the store lacks.
@@ -495,7 +511,7 @@ impl Receiver {
             state: None,
             keyspace: None,
         };
-        Ok(Draft { sink, line, merged })
+        Ok(Draft { sink, line, merged, lacks_parent: false })
     }
 
     /// Commits a draft under the id that was computed from its contents.
@@ -503,9 +519,16 @@ impl Receiver {
     /// # Errors
     /// [`InvalidInput::BranchMoved`] if another commit changed the branch; errors of commits.
     pub(super) fn end_commit(&mut self, draft: Draft, id: CommitId, metadata: &[u8]) -> Result<()> {
-        let Draft { sink, mut line, merged } = draft;
+        let Draft { sink, mut line, merged, lacks_parent } = draft;
         let TransactionSink { mut tx, received, .. } = sink;
-        let noted = tx.set_metadata(metadata).and_then(|()| self.record(&mut tx, &id, &received));
+        let mark = match lacks_parent {
+            true => Some(&b"p"[..]),
+            false => received.is_boundary.then_some(&b""[..]),
+        };
+        let noted = tx.set_metadata(metadata).and_then(|()| {
+            self.record(&mut tx, &id, &received)?;
+            mark.map_or(Ok(()), |mark| self.put_own(&mut tx, &boundary_key(&id), mark))
+        });
         let glsn = match noted.and_then(|()| self.order(&mut line, tx, &merged)) {
             Ok(glsn) => glsn,
             Err(error) => {
@@ -585,7 +608,12 @@ impl CommitSink for Receiver {
         if !is_repeated && self.place(&head.id)?.is_some() {
             return Ok(());
         }
-        if head.is_boundary && !self.takes_boundary {
+        let is_accepted = match self.boundary {
+            Boundary::None => false,
+            Boundary::Only(id) => id == head.id && self.received == 0,
+            Boundary::Any => true,
+        };
+        if head.is_boundary && !is_accepted {
             return Err(Error::corrupt(format!(
                 "commit {} was sent without its changes, so its id cannot be verified",
                 head.id
@@ -604,9 +632,7 @@ impl CommitSink for Receiver {
                     "the state of commit {id} has another hash than the other store says"
                 )));
             }
-            self.end_commit(draft, head.id, head.metadata)?;
-            self.is_partial = true;
-            return Ok(());
+            return self.end_commit(draft, head.id, head.metadata);
         }
         let id = draft.sink.hash.id(head.parents, head.micros, head.metadata);
         if id != head.id {

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use crate::api::db::Db;
 use crate::sync::address::Address;
-use crate::sync::ids::space;
+use crate::sync::ids::{Ids, space};
 use crate::sync::local::{Local, open_folder};
-use crate::sync::partial::{CloneDepth, set_depth};
+use crate::sync::partial::CloneDepth;
 use crate::sync::peer::{Haves, Peer, Wanted};
 use crate::sync::transfer::{Moved, Pulled};
 use crate::sync::wire::client::SyncConnection;
@@ -118,7 +118,7 @@ impl Db {
             db.set_compression(&db.keyspace(&info.name)?, info.compression)?;
         }
         if let Some(commits) = depth.commits() {
-            set_depth(&db, commits)?;
+            Ids::reading(&db).set_depth(commits)?;
         }
         let wanted = match depth {
             CloneDepth::At(id) => Some(id),

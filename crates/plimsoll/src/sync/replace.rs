@@ -4,8 +4,10 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::api::branches::Branch;
 use crate::api::db::Db;
+use crate::api::snapshot::{Moment, Snapshot};
 use crate::engine::branch_commits;
 use crate::merge::graph::Graph;
+use crate::sync::ids::{last_key, space};
 use crate::types::error::Result;
 use crate::types::invalid_input::InvalidInput;
 
@@ -23,6 +25,12 @@ pub(super) fn replace(db: &Db, from: &str, old: &Branch, at: Glsn) -> Result<()>
             known.has_merge_after(old.id(), at)
         };
         if has_merge || Graph::new(&db.store, now).may_have_commits(old.id(), at, now)? {
+            return Err(InvalidInput::BranchMoved { name: old.name().to_owned() }.into());
+        }
+        // A received commit may change no keys.
+        let (space, last) = (space(&db.store), last_key(old.id()));
+        let then = Snapshot::of(&db.store, Moment::Glsn(at))?.get(&space, &last)?;
+        if tx.get(&space, &last)?.as_deref() != then.as_deref() {
             return Err(InvalidInput::BranchMoved { name: old.name().to_owned() }.into());
         }
         // A later commit on the branch is a conflict.

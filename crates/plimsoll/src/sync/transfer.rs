@@ -15,9 +15,9 @@ use crate::merge::steps::MergeSteps;
 use crate::sync::commit_id::CommitId;
 use crate::sync::ids::Ids;
 use crate::sync::local::Local;
-use crate::sync::partial::{depth_of, transfer_line};
+use crate::sync::partial::transfer_line;
 use crate::sync::peer::{Move, Peer, Wanted};
-use crate::sync::receive::Receiver;
+use crate::sync::receive::{Boundary, Receiver};
 use crate::sync::replace::replace;
 use crate::sync::send::{Missing, contains};
 use crate::types::error::{Error, Result};
@@ -244,7 +244,7 @@ impl Db {
         into: &str,
     ) -> Result<Moved> {
         other.charge_to(self);
-        let depth = depth_of(self)?;
+        let depth = Ids::reading(self).depth()?;
         let mut own = Local::new(self)?;
         let mut attempts = Attempts::new(self);
         loop {
@@ -355,7 +355,7 @@ impl Db {
         }
         let missing = Missing::new(&ids, last.state(), &states_of(&ids, from)?)?;
         let mut receiver = Receiver::new(&ids, branch, from, true)?;
-        receiver.take_boundary();
+        receiver.boundary = Boundary::Any;
         missing.send(&ids, &mut receiver)?;
         let commits = receiver.finish(&to)?;
         Ok(Pulled::FastForward(Moved { from, to: Some(to), commits }))
@@ -495,7 +495,7 @@ fn transfer(
     let last = source.tip(branch)?.filter(|last| before != Some(*last));
     let Some(id) = last else { return up_to_date(target, name, before) };
     let mut haves = target.haves(name)?;
-    let change = Move { name, before, last: id, is_forward, takes_boundary: false };
+    let change = Move { name, before, last: id, is_forward, boundary: None };
     let wanted = Wanted { branch, id };
     loop {
         let sent = target.receive(change, &mut |sink| {

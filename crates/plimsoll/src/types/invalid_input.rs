@@ -594,8 +594,8 @@ pub enum InvalidInput {
     },
     /// The store is a partial clone, and lacks commits before its boundary that are needed.
     #[error(
-        "the store is a partial clone without the commits before {id}, which are needed here; \
-         clone the other store again, with more of its history"
+        "a partial clone lacks commits before {id}, which are needed; clone its origin again, with \
+         more of the history"
     )]
     BelowBoundary {
         /// The id of the commit with which the history of the clone begins, or of one whose parents

@@ -238,24 +238,23 @@ fn commits_below_the_boundary_are_asked_for_with_an_error() {
     let (source, dest) = (dir.path().join("hub"), dir.path().join("copy"));
     hub(&source);
     let copy = clone(&source, &dest, commits(2));
-    let below = |what: InvalidInput| assert!(matches!(what, InvalidInput::BelowBoundary { .. }));
     // The common ancestor is below the boundary.
     let old = copy.branch("origin/old").unwrap();
-    below(invalid(copy.merge(&old).run()));
-    below(invalid(copy.merge(&old).preview()));
+    below(copy.merge(&old).run());
+    below(copy.merge(&old).preview());
     // `draft` leaves main above it.
     let draft = copy.branch("origin/draft").unwrap();
     assert!(matches!(copy.merge(&draft).run().unwrap(), MergeOutcome::Merged(_)));
     // Another store lacks the boundary commit.
     let other = Db::in_memory(options()).unwrap();
-    below(invalid(copy.push_to(&other, "main")));
-    below(invalid(other.fetch_from(&copy, "main", "main")));
+    below(copy.push_to(&other, "main"));
+    below(other.fetch_from(&copy, "main", "main"));
     // A store pushes commits whose parents the clone lacks.
     let hub = Db::open(&source, options().shared(true)).unwrap();
     let first = hub.find_commit(&log(&hub, "old")[2]).unwrap().unwrap();
     let topic = hub.create_branch_at("topic", &hub.main(), Moment::Glsn(first)).unwrap();
     topic.put(&notes(&hub), "topic", "1").unwrap();
-    below(invalid(hub.push_to(&copy, "topic")));
+    below(hub.push_to(&copy, "topic"));
     hub.close().unwrap();
     // A clone of the clone is partial, too.
     copy.close().unwrap();
@@ -344,6 +343,126 @@ fn a_partial_clone_fetches_over_a_connection() {
     assert_eq!(found.state_hash().unwrap(), far.state_hash().unwrap());
     drop(connection);
     server.join().unwrap().unwrap();
+    hub.close().unwrap();
+    copy.close().unwrap();
+}
+
+#[track_caller]
+fn below<T: std::fmt::Debug>(outcome: plimsoll::Result<T>) {
+    let what = invalid(outcome);
+    assert!(matches!(what, InvalidInput::BelowBoundary { .. }), "{what:?}");
+}
+
+#[test]
+fn merges_are_received_by_a_clone_with_all_first_parents() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, dest) = (dir.path().join("hub"), dir.path().join("copy"));
+    let db = Db::open(&source, options()).unwrap();
+    put_numbers(&notes(&db), &db.main(), 3);
+    db.close().unwrap();
+    let linear = clone(&source, &dir.path().join("linear"), commits(9));
+    let hub = Db::open(&source, options().shared(true)).unwrap();
+    let side = hub.create_branch("side", &hub.main()).unwrap();
+    side.put(&notes(&hub), "side", "1").unwrap();
+    hub.put(&notes(&hub), "main", "1").unwrap();
+    hub.merge(&side).run().unwrap();
+    hub.put(&notes(&hub), "main", "2").unwrap();
+    linear.pull("origin", "main").unwrap();
+    assert_eq!(linear.main().tip().unwrap(), hub.main().tip().unwrap());
+    assert_eq!(linear.state_hash().unwrap(), hub.state_hash().unwrap());
+    let other = Db::in_memory(options()).unwrap();
+    below(linear.push_to(&other, "main"));
+    linear.close().unwrap();
+    hub.delete_branch("side").unwrap();
+    hub.close().unwrap();
+    let copy = clone(&source, &dest, commits(99));
+    let hub = Db::open(&source, options().shared(true)).unwrap();
+    assert_eq!(copy.main().tip().unwrap(), hub.main().tip().unwrap());
+    assert_eq!(copy.state_hash().unwrap(), hub.state_hash().unwrap());
+    copy.close().unwrap();
+    hub.close().unwrap();
+}
+
+#[test]
+fn a_merge_whose_base_may_be_unknown_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, dest) = (dir.path().join("hub"), dir.path().join("copy"));
+    let hub = Db::open(&source, options().shared(true)).unwrap();
+    put_numbers(&notes(&hub), &hub.main(), 3);
+    let topic = hub.create_branch("topic", &hub.main()).unwrap();
+    topic.put(&notes(&hub), "topic", "first").unwrap();
+    let merged = hub.put(&notes(&hub), "main", "1").and_then(|_| hub.merge(&topic).run()).unwrap();
+    let MergeOutcome::Merged(merged) = merged else { panic!() };
+    hub.revert(merged).run().unwrap();
+    topic.put(&notes(&hub), "other", "second").unwrap();
+    // The clone has `topic` below the merge, but not that main has merged it.
+    let copy = clone(&source, &dest, commits(5));
+    let before = copy.state_hash().unwrap();
+    below(copy.merge(&copy.branch("origin/topic").unwrap()).run());
+    assert_eq!(copy.state_hash().unwrap(), before);
+    // A branch of one's own is merged.
+    let own = copy.create_branch("own", &copy.main()).unwrap();
+    own.put(&notes(&copy), "own", "1").unwrap();
+    copy.put(&notes(&copy), "mine", "1").unwrap();
+    assert!(matches!(copy.merge(&own).run().unwrap(), MergeOutcome::Merged(_)));
+    copy.close().unwrap();
+    hub.close().unwrap();
+}
+
+#[test]
+fn the_changes_of_a_boundary_commit_are_not_undone_or_picked() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, dest) = (dir.path().join("hub"), dir.path().join("copy"));
+    hub(&source);
+    let copy = clone(&source, &dest, commits(2));
+    let boundary = copy.find_commit(&log(&copy, "main")[1]).unwrap().unwrap();
+    let last = copy.find_commit(&log(&copy, "main")[0]).unwrap().unwrap();
+    let before = copy.state_hash().unwrap();
+    below(copy.revert(boundary).run());
+    below(copy.revert(boundary).preview());
+    let draft = copy.create_branch("draft", &copy.main()).unwrap();
+    below(copy.cherry_pick(boundary).into(&draft).run());
+    assert_eq!(copy.state_hash().unwrap(), before);
+    assert!(matches!(copy.revert(last).run().unwrap(), MergeOutcome::Merged(_)));
+    copy.close().unwrap();
+}
+
+#[test]
+fn a_branch_that_was_reset_below_the_boundary_is_not_fetched() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, dest) = (dir.path().join("hub"), dir.path().join("copy"));
+    let ids = hub(&source);
+    let copy = clone(&source, &dest, commits(2));
+    let full = Db::clone_store(source.to_str().unwrap(), dir.path().join("full"), options());
+    let full = full.unwrap();
+    let first = full.find_commit(&ids[5]).unwrap().unwrap();
+    let back = full.create_branch_at("back", &full.main(), Moment::Glsn(first)).unwrap();
+    back.put(&notes(&full), "back", "1").unwrap();
+    let hub = Db::open(&source, options().shared(true)).unwrap();
+    let before = (copy.state_hash().unwrap(), copy.main().tip().unwrap());
+    hub.fetch_from(&full, "back", "main").unwrap();
+    below(copy.pull("origin", "main"));
+    assert_eq!((copy.state_hash().unwrap(), copy.main().tip().unwrap()), before);
+    hub.close().unwrap();
+    full.close().unwrap();
+    copy.close().unwrap();
+}
+
+#[test]
+fn a_merge_of_commits_that_the_clone_has_deleted_is_received() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, dest) = (dir.path().join("hub"), dir.path().join("copy"));
+    hub(&source);
+    let copy = clone(&source, &dest, commits(2));
+    let hub = Db::open(&source, options().shared(true)).unwrap();
+    for name in ["origin/draft", "origin/old"] {
+        copy.delete_branch(name).unwrap();
+    }
+    hub.merge(&hub.branch("draft").unwrap()).run().unwrap();
+    hub.merge(&hub.branch("old").unwrap()).run().unwrap();
+    copy.pull("origin", "main").unwrap();
+    assert_eq!(copy.main().tip().unwrap(), hub.main().tip().unwrap());
+    assert_eq!(copy.state_hash().unwrap(), hub.state_hash().unwrap());
     hub.close().unwrap();
     copy.close().unwrap();
 }

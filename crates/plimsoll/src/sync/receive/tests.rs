@@ -240,3 +240,22 @@ fn a_branch_that_moves_before_it_is_replaced_stays() {
     assert!(db.branch("new").is_err());
     drop(floor);
 }
+
+#[test]
+fn commits_without_keys_are_conflicts_on_their_branch() {
+    let db = history();
+    let ids = Ids::open(&db).unwrap();
+    let tip = ids.tip_of(&db.main()).unwrap().unwrap().id;
+    let push = |receiver: &mut Receiver, micros| {
+        let parents = [tip];
+        let id = ContentHash::default().id(&parents, micros, b"");
+        let (parents, metadata, is_on_line) = (&parents[..], &b""[..], true);
+        let head = Head { id, parents, micros, metadata, is_on_line, is_boundary: false };
+        receiver.commit(&head, &mut |_| Ok(()))
+    };
+    let mut one = Receiver::new(&ids, "main", Some(tip), false).unwrap();
+    let mut two = Receiver::new(&ids, "main", Some(tip), false).unwrap();
+    push(&mut one, 1).unwrap();
+    let moved = Error::from(InvalidInput::BranchMoved { name: "main".to_owned() });
+    assert_eq!(push(&mut two, 2), Err(moved));
+}

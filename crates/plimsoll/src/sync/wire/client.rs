@@ -57,8 +57,10 @@ pub struct SyncConnection {
     is_broken: bool,
     /// Charges the memory of a commit that is being received.
     lease: Option<Lease>,
-    /// Charges the names of the branches, and the ids of lines.
+    /// Charges the names of the branches.
     names: Option<Lease>,
+    /// Charges the ids of a line.
+    lines: Option<Lease>,
     // Declared last, so that its input is closed before it is waited for.
     program: Option<(Program, String)>,
 }
@@ -115,7 +117,16 @@ impl SyncConnection {
         };
         let store = store.map_err(|error| blame(&mut program, error))?;
         let output = Output::new(sender);
-        Ok(Self { input, output, store, is_broken: false, lease: None, names: None, program })
+        Ok(Self {
+            input,
+            output,
+            store,
+            is_broken: false,
+            lease: None,
+            names: None,
+            lines: None,
+            program,
+        })
     }
 
     /// The id of the store at the other end ([`Db::id`]); 0 if the server could not open it.
@@ -238,8 +249,11 @@ impl Peer for SyncConnection {
             put_haves(&mut this.output, haves)?;
             this.ask()?;
             // Without haves, the depth limits the line.
-            let max = if haves.commits.is_empty() { depth } else { LINE_MAX as u64 };
-            take_line(&mut this.input, max, this.names.as_mut())
+            let searched = if haves.commits.is_empty() { 0 } else { LINE_MAX as u64 };
+            if let Some(lease) = &mut this.lines {
+                lease.shrink(lease.bytes());
+            }
+            take_line(&mut this.input, searched.max(depth), this.lines.as_mut())
         })
     }
 
@@ -280,13 +294,8 @@ impl Peer for SyncConnection {
 
     /// A push without commits.
     fn delete_leftovers(&mut self, branch: &str, tip: CommitId) -> Result<()> {
-        let change = Move {
-            name: branch,
-            before: Some(tip),
-            last: tip,
-            is_forward: false,
-            takes_boundary: false,
-        };
+        let change =
+            Move { name: branch, before: Some(tip), last: tip, is_forward: false, boundary: None };
         match self.receive(change, &mut |_| Ok(())) {
             // The next push does it.
             Err(Error::ReadOnly | Error::InvalidInput(InvalidInput::BranchMoved { .. })) => Ok(()),
@@ -297,6 +306,7 @@ impl Peer for SyncConnection {
     fn charge_to(&mut self, db: &Db) {
         let budget = &db.store.reader.budget;
         self.lease = Some(budget.empty_lease(Kind::Staging));
+        self.lines = Some(budget.empty_lease(Kind::Staging));
         self.names.get_or_insert_with(|| budget.empty_lease(Kind::Staging));
     }
 }

@@ -4,7 +4,7 @@ use plimsoll_disk::codec::push_varint;
 use plimsoll_memory::budget::Lease;
 
 use crate::sync::commit_id::CommitId;
-use crate::sync::peer::{HAVES_MAX, Haves, LINE_MAX, Line, LineEnd};
+use crate::sync::peer::{HAVES_MAX, Haves, Line, LineEnd};
 use crate::sync::wire::frames::{Input, Put, not_protocol};
 use crate::types::error::{Error, Result};
 use crate::types::keyspaces::{FIRST_ID, KeyspaceInfo, MAX_KEYSPACES, MAX_NAME_BYTES, Record};
@@ -134,7 +134,7 @@ pub(super) fn take_line(
     let byte = take_u8(input)?;
     let end = ends.into_iter().find(|end| *end as u8 == byte);
     let end = end.ok_or_else(|| not_protocol(&format!("a line has an end of kind {byte}")))?;
-    let count = take_number(input, max.min(LINE_MAX as u64))?;
+    let count = take_number(input, max)?;
     if count == 0 {
         return Err(not_protocol("a line has no commits"));
     }

@@ -244,8 +244,7 @@ impl Server {
                 let (before, last) = (take_optional_id(input)?, take_id(input)?);
                 input.report_to(Some(Arc::clone(&self.sender)));
                 let mut lease = db.store.reader.budget.empty_lease(Kind::Staging);
-                let change =
-                    Move { name: &name, before, last, is_forward: false, takes_boundary: false };
+                let change = Move { name: &name, before, last, is_forward: false, boundary: None };
                 let mut feed = |sink: &mut dyn CommitSink| take_commits(input, &mut lease, sink);
                 let commits = local.receive(change, &mut feed)?;
                 put_number(output, commits)
@@ -371,7 +370,7 @@ mod tests {
             let sender = Sender::new(Box::new(bytes.clone()), Role::Client);
             let mut output = Output::new(Arc::new(Mutex::new(sender)));
             for _ in 0..1 + random.below(3) {
-                let mut message = vec![random.below(8) as u8];
+                let mut message = vec![random.below(11) as u8];
                 // A branch that exists, small numbers, and anything.
                 if random.below(2) == 0 {
                     message.extend_from_slice(b"\x04main\x00");

@@ -79,7 +79,8 @@ fn received(
         encoder.end().unwrap();
     });
     let mut lease = db.store.reader.budget.empty_lease(Kind::Staging);
-    let change = Move { name: "main", before: None, last: id, is_forward: false, takes_boundary };
+    let boundary = takes_boundary.then_some(id);
+    let change = Move { name: "main", before: None, last: id, is_forward: false, boundary };
     let mut feed = |sink: &mut dyn CommitSink| take_commits(&mut input, &mut lease, sink);
     let received = Local::new(db)?.receive(change, &mut feed);
     assert_eq!(lease.bytes(), 0);
@@ -227,7 +228,7 @@ fn lengths_beyond_the_limits_are_refused() {
         let mut input = message(write);
         let mut lease = db.store.reader.budget.empty_lease(Kind::Staging);
         let change =
-            Move { name: "main", before: None, last: id, is_forward: false, takes_boundary: false };
+            Move { name: "main", before: None, last: id, is_forward: false, boundary: None };
         let mut feed = |sink: &mut dyn CommitSink| take_commits(&mut input, &mut lease, sink);
         let error = Local::new(&db).unwrap().receive(change, &mut feed).unwrap_err().to_string();
         let parts = ["exceeds the limit of", "a change of unknown kind 99"];
