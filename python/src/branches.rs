@@ -219,8 +219,8 @@ impl Branch {
         Snapshot::new(py, &self.store, snapshot)
     }
 
-    /// Undoes what a commit did, by a new commit on the branch: see `Db.revert`. The commit was made
-    /// on this branch, or before the fork on the one that it left.
+    /// Undoes what a commit did, by a new commit on the branch: see `Db.revert`. The commit was
+    /// made on this branch, or before the fork on the one that it left.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> inherited = db.put(b"tea", b"3.10")

@@ -396,9 +396,9 @@ impl Db {
         Ok(all.into_iter().map(BranchInfo::new).collect())
     }
 
-    /// Merges a branch (a `Branch` or its name) into main, or into the branch `into`, by one commit:
-    /// what changed on it since the newest state that both contain. Returns the GLSN of the commit,
-    /// or `None` if there was nothing to merge. A key that both changed in different ways is a
+    /// Merges a branch (a `Branch` or its name) into main, or into the branch `into`, by one
+    /// commit: what changed on it since the newest state that both contain. Returns its GLSN, or
+    /// `None` if there was nothing to merge. A key that both changed in different ways is a
     /// conflict: `MergeConflicts` is raised, and nothing is written, unless `rules` has a rule for
     /// its keyspace (see `revert`), where `ours` is the branch that is changed, and `theirs` the
     /// merged one.
@@ -833,8 +833,8 @@ impl Db {
         let db = store(&this).db()?.clone();
         if store(&this).path.as_os_str().is_empty() {
             return Err(errors::invalid(
-                "cannot back up a store in memory, because it has no files; copy its rows to a store \
-                 on disk with put_many",
+                "cannot back up a store in memory, because it has no files; copy its rows to a \
+                 store on disk with put_many",
             ));
         }
         let dest = dest.0;

@@ -39,8 +39,9 @@ pub(crate) fn raised_by_archive(error: plimsoll_archive::Error) -> PyErr {
 
 /// A store of another process was used.
 pub(crate) fn used_after_fork() -> PyErr {
-    let message = "this object was created before the fork and cannot be used in the child; open the store in the child, \
-                   or start processes with multiprocessing's method \"spawn\" or \"forkserver\"";
+    let message = "this object was created before the fork and cannot be used in the child; \
+                   open the store in the child, or start processes with multiprocessing's \
+                   method \"spawn\" or \"forkserver\"";
     plain("UsedAfterFork", message)
 }
 

@@ -604,8 +604,8 @@ pub enum InvalidInput {
     },
     /// A parent of received commits has a state that the receiving store no longer retains.
     #[error(
-        "cannot receive descendants of commit {id}, whose state is no longer retained; set a longer \
-         retention (Retention::Forever) in a store that several others push to"
+        "cannot receive descendants of commit {id}, whose state is no longer retained; set a \
+         longer retention (Retention::Forever) in a store that several others push to"
     )]
     StateNotRetained {
         /// The id of the commit.
