@@ -455,7 +455,11 @@ pub(crate) fn survey_part(
             let source = match info.id {
                 TableId::Run(id) => {
                     let pools = (Access::Pool(Arc::clone(pool)), decoders);
-                    Some(FoundRun::open(disk, &path.join("index"), log_id, id, pools)?.source)
+                    match FoundRun::open(disk, &path.join("index"), log_id, id, pools) {
+                        Ok(run) => Some(run.source),
+                        Err(Error::Corrupt { .. } | Error::Io { .. }) => None,
+                        Err(error) => return Err(error),
+                    }
                 }
                 TableId::Blob(_) => None,
             };

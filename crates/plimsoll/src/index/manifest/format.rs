@@ -403,6 +403,11 @@ fn decode_table(input: &mut Input<'_>) -> Result<TableInfo, Failure> {
     if flags & HAS_BRANCHES > 0 {
         return Err(Failure::Newer("the manifest has versions of branches, a feature"));
     }
+    let known =
+        HAS_POINTER | HAS_FIXED_GLSN | HAS_LOG_BYTES | HAS_ABSORBED | HAS_EXPIRIES | HAS_PACKED;
+    if flags & !known > 0 {
+        return Err(Failure::Newer("the manifest has tables with an unknown property, a feature"));
+    }
     let id = match (place, input.varint()?) {
         (0, id) => TableId::Run(id),
         (1, id) => TableId::Blob(BlobId(id)),
@@ -433,10 +438,7 @@ fn decode_table(input: &mut Input<'_>) -> Result<TableInfo, Failure> {
         }
         blobs.push(blob);
     }
-    let known =
-        HAS_POINTER | HAS_FIXED_GLSN | HAS_LOG_BYTES | HAS_ABSORBED | HAS_EXPIRIES | HAS_PACKED;
-    let sound = flags & !known == 0
-        && root < pages
+    let sound = root < pages
         && packed.is_none_or(|file_pages| Shape { pages, file_pages }.is_possible())
         && (packed.is_none() || matches!(id, TableId::Run(_)))
         && (1..=u64::MAX).contains(&versions)

@@ -4,6 +4,8 @@
 //! checksum and location, the order of its keys, their fences and filter, and finally that all
 //! counts agree with the footer and the manifest.
 
+use std::io::ErrorKind;
+
 use plimsoll_log::blob::BlobId;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Budget, Kind};
@@ -100,6 +102,8 @@ impl Walk<'_> {
         match read {
             Ok(value) => Ok(Some(value)),
             Err(error @ Error::OutOfBudget(_)) => Err(error),
+            // The page is sound, but this build cannot decompress it.
+            Err(error @ Error::Io { kind: ErrorKind::Unsupported, .. }) => Err(error),
             Err(error) => {
                 self.report(strip_advice(&error.to_string()).to_owned());
                 Ok(None)

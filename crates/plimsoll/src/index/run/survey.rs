@@ -8,6 +8,8 @@
 //!    the table, or versions that do not follow the preceding ones. In the latter case the
 //!    preceding leaf may be the wrong one, so the span includes both.
 
+use std::io::ErrorKind;
+
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::{Budget, Kind};
 use plimsoll_memory::page::{PAGE_BYTES, page_kind, page_payload};
@@ -132,6 +134,10 @@ pub(crate) fn survey(
     for number in 0..info.pages {
         let is_good = match source.load(number, page) {
             Ok(()) => true,
+            // The page is sound, but this build cannot decompress it.
+            Err(error @ LoadError::Io { kind: ErrorKind::Unsupported, .. }) => {
+                return Err(Error::of_load(error));
+            }
             Err(LoadError::Corrupt { .. } | LoadError::Io { .. }) => false,
             Err(error) => return Err(Error::of_load(error)),
         };

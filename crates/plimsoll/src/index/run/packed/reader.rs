@@ -79,30 +79,51 @@ impl PackedFile {
         packed
     }
 
-    /// The shape of a file, according to its directory; `None` if it has none.
+    /// The shape of a file, according to its directory; `None` if it has none. The file may have
+    /// lost its end, or have bytes behind it: the place of a page of the directory, and the number
+    /// of pages in it, determine the length.
     pub(in crate::index::run) fn find_shape(file: &RunFile) -> Result<Option<Shape>, LoadError> {
-        let Ok(file_pages) = file.pages() else { return Ok(None) };
+        let whole_pages = file.file.len()? / PAGE_BYTES as u64;
+        let whole_pages = u32::try_from(whole_pages).unwrap_or(u32::MAX);
         let mut page = PageScratch([0; PAGE_BYTES]);
-        for place in (0..file_pages).rev().take(SEARCHED_MAX as usize) {
+        let mut likely = None;
+        let mut failed = None;
+        for place in (0..whole_pages).rev().take(SEARCHED_MAX as usize) {
             match file.load(place, &mut page.0) {
                 Err(LoadError::Corrupt { .. }) => continue,
+                Err(error @ LoadError::Io { .. }) => {
+                    failed.get_or_insert(error);
+                    continue;
+                }
                 read => read?,
             }
             if page_kind(&page.0) != DIRECTORY_PAGE {
-                return Ok(None);
+                break;
             }
             let Some(directory) = Directory::new(page_payload(&page.0)) else { continue };
-            let shape = Shape { pages: directory.pages, file_pages };
-            let of_copy = directory.first / ENTRIES;
-            let is_there = |at: u32| at.checked_add(of_copy) == Some(place);
-            if shape.is_possible()
-                && (is_there(shape.directory_at())
-                    || is_there(shape.directory_at() + shape.directory_pages()))
+            let [in_first, in_second] = shapes_of(&directory, place);
+            let has_length = |shape: &Shape| shape.file_pages == whole_pages;
+            if let Some(shape) = in_first.filter(has_length) {
+                return Ok(Some(shape));
+            }
+            if let Some(shape) = in_second.filter(has_length)
+                && !Self::is_of_stream(file, place - shape.directory_pages(), &mut page)
             {
                 return Ok(Some(shape));
             }
+            // Of a shortened file, the first copy remains; it is met last.
+            likely = in_first.or(likely);
         }
-        Ok(None)
+        match (likely, failed) {
+            (None, Some(error)) => Err(error),
+            (likely, _) => Ok(likely),
+        }
+    }
+
+    /// Whether the page at `place` is readable, and belongs to the stream.
+    fn is_of_stream(file: &RunFile, place: u32, page: &mut PageScratch) -> bool {
+        let read = file.file.read_exact_at(&mut page.0, u64::from(place) * PAGE_BYTES as u64);
+        read.is_ok() && check_blocks(&page.0, file.seed, place)
     }
 
     fn open_directory(&self, shape: Shape) -> OpenDirectory {
@@ -289,6 +310,19 @@ impl PageSource for PackedFile {
     }
 }
 
+/// The shapes of files in which a page of the directory is at `place`: in the first copy, or in the
+/// second.
+fn shapes_of(directory: &Directory<'_>, place: u32) -> [Option<Shape>; 2] {
+    let of_copy = directory.first / ENTRIES;
+    let directory_pages = Shape { pages: directory.pages, file_pages: 0 }.directory_pages();
+    [2, 1].map(|copies| {
+        let file_pages = copies
+            .checked_mul(directory_pages)
+            .and_then(|pages: u32| place.checked_sub(of_copy)?.checked_add(pages))?;
+        Some(Shape { pages: directory.pages, file_pages }).filter(Shape::is_possible)
+    })
+}
+
 /// The pages of a directory, from the first copy, or from the second one if the first is damaged.
 struct DirectorySource {
     file: Arc<RunFile>,
@@ -316,8 +350,9 @@ impl PageSource for DirectorySource {
     fn load(&self, number: u32, page: &mut [u8]) -> Result<(), LoadError> {
         let place = self.shape.directory_at() + number;
         match self.load_copy(place, page) {
-            Err(LoadError::Corrupt { .. }) => {
-                self.load_copy(place + self.shape.directory_pages(), page)
+            Err(error @ (LoadError::Corrupt { .. } | LoadError::Io { .. })) => {
+                let second = place + self.shape.directory_pages();
+                self.load_copy(second, page).map_err(|_| error)
             }
             loaded => loaded,
         }

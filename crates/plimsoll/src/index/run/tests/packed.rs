@@ -320,3 +320,36 @@ fn warm_pages_of_a_packed_table_enter_the_pool_uncompressed() {
     model.keys().step_by(50).for_each(|(key, glsn)| assert_lookup(&table, &model, key, glsn.0));
     assert_eq!(check_table(&table, &budget, &mut |_| ()).unwrap(), [""; 0]);
 }
+
+#[test]
+fn the_shape_of_a_file_that_was_cut_or_extended_is_found() {
+    let (budget, disk) = (budget(), disk());
+    let model = rows(2000);
+    let ids = keyspaces([(1, Compression::Lz4)].into_iter());
+    let info = pack(&disk, &budget, &ids, versions(&model));
+    let sound = file_bytes(&disk);
+    let find = |bytes: &[u8]| {
+        disk.remove(&path()).unwrap();
+        let file = disk.open(&path(), Open::CreateNew, Caching::Buffered).unwrap();
+        file.write_at(bytes, 0).unwrap();
+        let file = RunFile::open(&*disk, Path::new(DIR), 1, LOG).unwrap();
+        let shape =
+            PackedFile::find_shape(&file).unwrap().expect("a copy of the directory is left");
+        (shape.pages, Some(shape.file_pages))
+    };
+    let expected = (info.pages, info.packed);
+    assert_eq!(find(&sound), expected);
+    // The second copy of the directory is incomplete, or missing.
+    for cut in [1, 4096, PAGE_BYTES] {
+        assert_eq!(find(&sound[..sound.len() - cut]), expected, "without {cut} bytes");
+    }
+    for more in [1, PAGE_BYTES, 3 * PAGE_BYTES + 5] {
+        let extended = [&sound[..], &vec![7; more]].concat();
+        assert_eq!(find(&extended), expected, "with {more} bytes more");
+    }
+    // The first copy is damaged.
+    let mut damaged = sound.clone();
+    let first = sound.len() - 2 * PAGE_BYTES;
+    damaged[first + 100] ^= 1;
+    assert_eq!(find(&damaged), expected);
+}
