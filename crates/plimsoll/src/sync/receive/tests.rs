@@ -212,7 +212,8 @@ fn a_push_over_a_connection_without_commits_deletes_leftovers() {
     let (from_client, to_server) = std::io::pipe().unwrap();
     let (from_server, to_client) = std::io::pipe().unwrap();
     let served = target.clone();
-    let server = std::thread::spawn(move || served.serve_sync(from_client, to_client));
+    let serve = move || served.serve_sync(from_client, to_client);
+    let server = plimsoll_disk::thread::spawn("server", serve).unwrap();
     let mut connection = crate::SyncConnection::new(from_server, to_server).unwrap();
     assert!(source.push_over(&mut connection, "main").unwrap().is_up_to_date());
     drop(connection);

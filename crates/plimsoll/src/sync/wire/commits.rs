@@ -92,7 +92,8 @@ impl CommitSink for Encoder<'_> {
         }
         self.out.put(&[NEXT])?;
         self.out.put(head.id.as_bytes())?;
-        let flags = u8::from(head.is_on_line) * ON_LINE | u8::from(head.is_boundary) * BOUNDARY;
+        let on_line = if head.is_on_line { ON_LINE } else { 0 };
+        let flags = on_line | if head.is_boundary { BOUNDARY } else { 0 };
         self.out.put(&[flags])?;
         put_number(self.out, parents)?;
         head.parents.iter().try_for_each(|parent| self.out.put(parent.as_bytes()))?;
