@@ -315,11 +315,11 @@ impl PageSource for PackedFile {
 fn shapes_of(directory: &Directory<'_>, place: u32) -> [Option<Shape>; 2] {
     let of_copy = directory.first / ENTRIES;
     let directory_pages = Shape { pages: directory.pages, file_pages: 0 }.directory_pages();
-    [2, 1].map(|copies| {
+    [2_u32, 1].map(|copies| {
         let file_pages = copies
             .checked_mul(directory_pages)
             .and_then(|pages: u32| place.checked_sub(of_copy)?.checked_add(pages))?;
-        Some(Shape { pages: directory.pages, file_pages }).filter(Shape::is_possible)
+        Some(Shape { pages: directory.pages, file_pages }).filter(|shape| shape.is_possible())
     })
 }
 
