@@ -26,14 +26,15 @@ use crate::types::invalid_input::InvalidInput;
 /// # let options = Options::new().memory_bytes(16 << 20);
 /// let db = Db::open(&hub, options.clone())?;
 /// let notes = db.keyspace("notes")?;
-/// let first = db.put(&notes, "a", "one")?;
-/// db.put(&notes, "b", "two")?;
-/// let id = db.commit_id(first)?.expect("it is a commit");
+/// db.put(&notes, "a", "one")?;
+/// let second = db.put(&notes, "b", "two")?;
+/// db.put(&notes, "c", "three")?;
+/// let id = db.commit_id(second)?.expect("it is a commit");
 /// db.close()?;
 ///
 /// let copy = Db::clone_store_with(hub.to_str().unwrap(), &copy, options, CloneDepth::At(id))?;
 /// assert_eq!(copy.boundary_commits()?, [id]);
-/// assert_eq!(copy.main().len(&copy.keyspace("notes")?)?, 1);
+/// assert_eq!(copy.main().len(&copy.keyspace("notes")?)?, 2);
 /// # Ok(())
 /// # }
 /// ```
