@@ -5,12 +5,12 @@
     reason = "it panics where stderr cannot be written: `stderr::say` does not"
 )]
 
-mod about;
 mod args;
 mod branches;
 mod bytes;
 mod changes;
 mod commands;
+mod commit_summary;
 mod disk_use;
 mod duration;
 mod effort;

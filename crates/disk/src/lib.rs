@@ -18,6 +18,7 @@ pub mod command;
 mod descriptor;
 pub mod fair_lock;
 pub mod fork;
+pub mod free_memory;
 #[cfg_attr(
     not(any(test, feature = "testing")),
     allow(dead_code, reason = "files in memory and disks that lie are made of it")
@@ -35,7 +36,6 @@ pub mod os;
 mod path_error;
 pub mod processors;
 pub mod random;
-pub mod room;
 pub mod sharing;
 #[cfg_attr(
     not(any(test, feature = "testing")),

@@ -1,6 +1,13 @@
 //! The export of a store to a Git repository: imported commits get their original ids, and commits
 //! made in the store become new Git commits.
 
+pub(crate) mod changed_paths;
+pub(crate) mod commit_text;
+pub(crate) mod derive;
+pub(crate) mod destination;
+pub(crate) mod pack;
+pub(crate) mod target;
+
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io::Read;
@@ -9,20 +16,19 @@ use std::path::Path;
 use plimsoll::{Commit, CommitId, Db, Glsn};
 use serde_json::Value;
 
-use crate::changed_paths::ChangedPaths;
-use crate::commit_text;
-use crate::counts::LeftOut;
-use crate::derive::Derivation;
-use crate::destination::Destination;
 use crate::error::{Error, Result};
+use crate::export::changed_paths::ChangedPaths;
+use crate::export::derive::Derivation;
+use crate::export::destination::Destination;
+use crate::export::target::{Planned, Points, Target};
+use crate::import::counts::LeftOut;
+use crate::import::whole::tree_of;
 use crate::marks::Marks;
 use crate::object::{Format, Kind};
 use crate::object_id::ObjectId;
 use crate::objects::missing;
 use crate::records::{self, OBJECTS, whole_object};
 use crate::refs;
-use crate::target::{Planned, Points, Target};
-use crate::whole::tree_of;
 
 /// Of the objects that are kept whole, those of more bytes are streamed.
 const WHOLE_BYTES: u64 = 1 << 20;

@@ -1,13 +1,23 @@
 //! An import: finds the commit to continue after, then applies one commit at a time.
 
+pub(crate) mod apply;
+pub(crate) mod blobs;
+pub(crate) mod bookmark;
+pub(crate) mod changes;
+pub(crate) mod commit_list;
+pub(crate) mod commit_stream;
+pub(crate) mod counts;
+pub(crate) mod cut;
+pub(crate) mod feed;
+pub(crate) mod whole;
+
 use plimsoll::Db;
 
-use crate::apply::Applier;
-use crate::bookmark;
-use crate::counts::Counts;
-use crate::cut::Cut;
 use crate::error::{Error, Result};
-use crate::feed::Feed;
+use crate::import::apply::Applier;
+use crate::import::counts::Counts;
+use crate::import::cut::Cut;
+use crate::import::feed::Feed;
 use crate::moments;
 use crate::object_id::ObjectId;
 use crate::records;

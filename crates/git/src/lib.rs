@@ -30,45 +30,29 @@
 //! Their pipes are the buffers. Requests are sent ahead of the answers, but never more than the
 //! smallest pipe holds, so that neither side blocks on a full pipe while the other waits for it.
 
-mod apply;
-mod blobs;
-mod bookmark;
-mod changed_paths;
-mod changes;
 mod commit;
-mod commit_list;
-mod commit_stream;
-mod commit_text;
 mod compare;
-mod counts;
-mod cut;
 mod date;
-mod derive;
-mod destination;
 mod encoding;
 mod error;
 mod export;
-mod feed;
 mod import;
 mod marks;
 pub mod moments;
 mod object;
 mod object_id;
 mod objects;
-mod pack;
 mod process;
 mod records;
 mod refs;
 mod repository;
-mod target;
 mod tree;
-mod whole;
 
-pub use counts::{Counts, FileReason, LeftOut, LeftOutCommit, LeftOutFile};
-pub use cut::Cut;
 pub use error::{Error, Result};
 pub use export::{Export, ExportCounts};
 pub use import::Import;
+pub use import::counts::{Counts, FileReason, LeftOut, LeftOutCommit, LeftOutFile};
+pub use import::cut::Cut;
+pub use import::whole::WholeImport;
 pub use object_id::ObjectId;
 pub use repository::Repository;
-pub use whole::WholeImport;

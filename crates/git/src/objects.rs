@@ -6,8 +6,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{ChildStdin, ChildStdout};
 use std::sync::Arc;
 
-use crate::blobs::skip;
 use crate::error::{Error, Result};
+use crate::import::blobs::skip;
 use crate::object::Kind;
 use crate::object_id::ObjectId;
 use crate::process::{Git, Input, Process};

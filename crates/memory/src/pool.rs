@@ -3,7 +3,7 @@
 //! A hit takes no lock. It writes no memory that other threads write, unless it makes the page
 //! hotter: a table leads to the frame ([`frame`]), and the thread publishes its use of the frame in
 //! a hazard line of its own ([`hazard`]). Everything else happens under one lock, which is never
-//! held while a page is read from its file. [`keeper`] decides which pages stay.
+//! held while a page is read from its file. [`replacement`] decides which pages stay.
 //!
 //! Invariants:
 //! 1. Concurrent requests for a page share one load. An error reaches all of them; the next request
@@ -13,7 +13,6 @@
 //! 4. Lock order: a sorted map's, the pool's, the budget's. The budget holds no lock while it asks
 //!    for chunks.
 
-mod ahead;
 mod evictor_stats;
 mod file;
 mod frame;
@@ -21,14 +20,15 @@ mod frames;
 mod ghosts;
 mod hazard;
 mod hits;
-mod keeper;
 #[cfg(test)]
 #[cfg(not(any(loom, shuttle)))]
 mod known_bugs;
 mod load;
 mod pinned;
 mod queues;
+mod read_ahead;
 mod recent_pages;
+mod replacement;
 mod resident_only;
 mod resize;
 mod slots;
@@ -52,17 +52,17 @@ use crate::budget::{Budget, Kind, Lease, OutOfBudget, Reclaim};
 use crate::page::PAGE_BYTES;
 use crate::sync::{Mutex, MutexGuard};
 use crate::turnover::Turnover;
-pub use ahead::ReaderThreads;
 pub use evictor_stats::EvictorStats;
 pub use file::PoolFile;
 use frame::{Heat, PageKey, Pin};
 use frames::{FRAMES_PER_CHUNK, Frames};
 use hits::Hits;
-use keeper::{Keeper, Room};
 use load::Load;
 use pinned::Filling;
 pub use pinned::Page;
+pub use read_ahead::ReaderThreads;
 pub use recent_pages::RecentPages;
+use replacement::{Replacement, Room};
 pub use resident_only::ResidentOnly;
 use resize::table_bytes;
 pub use warm::{Resident, Warmed};
@@ -211,14 +211,14 @@ pub struct Pool {
     next_file: AtomicU64,
     /// This field and the next two outlive the pool if pages are held when the pool is dropped.
     frames: ManuallyDrop<Frames>,
-    keeper: ManuallyDrop<Mutex<Keeper>>,
+    replacement: ManuallyDrop<Mutex<Replacement>>,
     /// Covers the tables for the largest number of frames currently possible, and the system's page
     /// tables: 0.65 % of the budget. Locked while that number changes.
     tables: ManuallyDrop<Mutex<Lease>>,
     hits: Hits,
     bell: OnceLock<Arc<Bell>>,
     evictor: Mutex<EvictorStats>,
-    ahead: OnceLock<Arc<ahead::Waiting>>,
+    ahead: OnceLock<Arc<read_ahead::Waiting>>,
     /// Pages read ahead.
     read_ahead: AtomicU64,
     /// Pages read from their file.
@@ -271,15 +271,15 @@ impl Pool {
         let table_bytes = table_bytes(chunks) + budget.page_table_bytes(budget.limit_bytes());
         let tables = budget.lease(Kind::Pages, table_bytes)?;
         let frames = Frames::new(chunks, ceiling, budget.backing())?;
-        let mut keeper = Keeper::new(chunks, min_chunks, headroom(chunks));
+        let mut replacement = Replacement::new(chunks, min_chunks, headroom(chunks));
         for _ in 0..min_chunks.min(FIRST_CHUNKS) {
-            keeper.adopt(&frames, budget.take(Kind::Pages)?);
+            replacement.adopt(&frames, budget.take(Kind::Pages)?);
         }
         let pool = Arc::new(Self {
             budget: budget.clone(),
             next_file: AtomicU64::new(0),
             frames: ManuallyDrop::new(frames),
-            keeper: ManuallyDrop::new(Mutex::new(keeper)),
+            replacement: ManuallyDrop::new(Mutex::new(replacement)),
             tables: ManuallyDrop::new(Mutex::new(tables)),
             hits: Hits::new(),
             bell: OnceLock::new(),
@@ -327,19 +327,19 @@ impl Pool {
 
     /// Counters.
     pub fn stats(&self) -> PoolStats {
-        let keeper = self.lock();
-        let slots = keeper.slots.len();
+        let replacement = self.lock();
+        let slots = replacement.slots.len();
         let mut stats = PoolStats {
             hits: self.hits.sum(),
             loads: self.loads(),
             read_ahead: self.read_ahead.load(Ordering::Relaxed),
-            waits: keeper.waits,
-            evictions: keeper.evictions(),
-            inline_evictions: keeper.inline_evictions(),
-            frames: (keeper.slots.held() * FRAMES_PER_CHUNK) as u64,
+            waits: replacement.waits,
+            evictions: replacement.evictions(),
+            inline_evictions: replacement.inline_evictions(),
+            frames: (replacement.slots.held() * FRAMES_PER_CHUNK) as u64,
             ..PoolStats::default()
         };
-        drop(keeper);
+        drop(replacement);
         let mut held = Vec::new();
         hazard::note_held(&self.frames.addresses(), &mut held);
         for frame in self.frames.of_chunks(slots) {
@@ -390,11 +390,11 @@ impl Pool {
     pub(crate) fn free_frames(&self, wanted: usize) -> u64 {
         let (mut freed, mut looks) = (0, 0);
         loop {
-            let mut keeper = self.lock();
-            let (more, looked) = keeper.free_frames(&self.frames, wanted - freed);
+            let mut replacement = self.lock();
+            let (more, looked) = replacement.free_frames(&self.frames, wanted - freed);
             freed += more;
             looks += looked;
-            if freed == wanted || looked == 0 || looks >= keeper.looks_max() {
+            if freed == wanted || looked == 0 || looks >= replacement.looks_max() {
                 return freed as u64;
             }
         }
@@ -405,10 +405,10 @@ impl Pool {
     pub(crate) fn release_chunks(&self, wanted: usize) -> (usize, u64) {
         let (mut given, mut victims) = (0, 0);
         while given < wanted {
-            let mut keeper = self.lock();
-            let before = keeper.evictions();
-            let one = keeper.release_chunks(&self.frames, 1);
-            victims += keeper.evictions() - before;
+            let mut replacement = self.lock();
+            let before = replacement.evictions();
+            let one = replacement.release_chunks(&self.frames, 1);
+            victims += replacement.evictions() - before;
             if one == 0 {
                 break;
             }
@@ -418,19 +418,19 @@ impl Pool {
     }
 
     /// Releases the lock, then calls the evictor if free frames are few.
-    fn call_if_short(&self, keeper: MutexGuard<'_, Keeper>, inline_before: u64) {
+    fn call_if_short(&self, replacement: MutexGuard<'_, Replacement>, inline_before: u64) {
         let Some(bell) = self.bell.get().filter(|bell| bell.is_armed()) else { return };
-        let cause = match keeper.inline_evictions() > inline_before {
+        let cause = match replacement.inline_evictions() > inline_before {
             true => Cause::Inline,
-            false if keeper.is_short(&self.budget) => Cause::Frames,
+            false if replacement.is_short(&self.budget) => Cause::Frames,
             false => return,
         };
-        drop(keeper);
+        drop(replacement);
         bell.ring(cause);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Keeper> {
-        self.keeper.lock().expect("no code under this lock panics")
+    fn lock(&self) -> MutexGuard<'_, Replacement> {
+        self.replacement.lock().expect("no code under this lock panics")
     }
 
     #[inline]
@@ -441,24 +441,24 @@ impl Pool {
 
     /// Decides the next step for a page that was not found without the lock.
     fn begin(self: &Arc<Self>, key: PageKey, touch: Touch) -> Step<'_> {
-        let mut keeper = self.lock();
+        let mut replacement = self.lock();
         if let Some(at) = self.frames.find_any(key) {
             let frame = self.frames.get(at);
             if let Some(pin) = frame.try_hold(key, touch) {
                 return Step::Found(self.found(at, pin));
             }
             frame.join(touch);
-            keeper.waits += 1;
-            return Step::Wait(at, keeper.waited_for.of(at));
+            replacement.waits += 1;
+            return Step::Wait(at, replacement.waited_for.of(at));
         }
-        let inline_before = keeper.inline_evictions();
-        match keeper.frame(&self.frames, &self.budget) {
-            None if keeper.slots.has_room() => Step::TakeChunk,
+        let inline_before = replacement.inline_evictions();
+        match replacement.frame(&self.frames, &self.budget) {
+            None if replacement.slots.has_room() => Step::TakeChunk,
             None => Step::Refused,
             Some(at) => {
-                let heat = keeper.first_heat(key, touch);
+                let heat = replacement.first_heat(key, touch);
                 let filling = self.begin_at(at, key, heat);
-                self.call_if_short(keeper, inline_before);
+                self.call_if_short(replacement, inline_before);
                 Step::Fill(filling)
             }
         }
@@ -474,19 +474,19 @@ impl Pool {
     /// Adds a chunk to the pool. If other threads filled the tables meanwhile, the chunk goes back
     /// to the budget.
     fn adopt(&self, chunk: Chunk) {
-        let mut keeper = self.lock();
-        if keeper.slots.has_room() {
-            keeper.adopt(&self.frames, chunk);
+        let mut replacement = self.lock();
+        if replacement.slots.has_room() {
+            replacement.adopt(&self.frames, chunk);
         }
     }
 
     /// Publishes the page of a loading frame.
     fn finish(&self, at: u32, loaded: bool) {
-        let mut keeper = self.lock();
+        let mut replacement = self.lock();
         self.frames.get(at).finish();
-        keeper.filled(&self.frames, at);
-        let waiters = keeper.waited_for.take(at);
-        drop(keeper);
+        replacement.filled(&self.frames, at);
+        let waiters = replacement.waited_for.take(at);
+        drop(replacement);
         // Relaxed: a thread that compares two readings of the counter has itself read the page in
         // between.
         self.loads.fetch_add(u64::from(loaded), Ordering::Relaxed);
@@ -495,22 +495,22 @@ impl Pool {
 
     /// Releases a loading frame whose load failed.
     fn fail(&self, at: u32, error: &LoadError) {
-        let mut keeper = self.lock();
+        let mut replacement = self.lock();
         self.frames.forget(at);
         self.frames.get(at).fail();
-        keeper.release(at);
-        let waiters = keeper.waited_for.take(at);
-        drop(keeper);
+        replacement.release(at);
+        let waiters = replacement.waited_for.take(at);
+        drop(replacement);
         waiters.notify(Err(error));
     }
 
     /// Discards the pages of a dropped file.
     fn forget(&self, file: u64, pages: u64) {
         for first in (0..pages).step_by(PAGES_FORGOTTEN_AT_ONCE as usize) {
-            let mut keeper = self.lock();
+            let mut replacement = self.lock();
             for number in first..pages.min(first + PAGES_FORGOTTEN_AT_ONCE) {
                 if let Some(at) = self.frames.find_any(PageKey { file, number: number as u32 }) {
-                    keeper.discard(&self.frames, at);
+                    replacement.discard(&self.frames, at);
                 }
             }
         }
@@ -547,7 +547,7 @@ impl Drop for Pool {
         let memory = unsafe {
             (
                 ManuallyDrop::take(&mut self.frames),
-                ManuallyDrop::take(&mut self.keeper),
+                ManuallyDrop::take(&mut self.replacement),
                 ManuallyDrop::take(&mut self.tables),
             )
         };

@@ -11,7 +11,7 @@
 use crate::budget::chunk::{CHUNK_BYTES, Chunk};
 use crate::budget::{Budget, Kind, OutOfBudget};
 use crate::buffer::Buffer;
-use crate::prefetch::prefetch_address;
+use crate::cpu_prefetch::prefetch_address;
 
 /// Lengths of key and value, before them.
 const HEAD_BYTES: usize = 4;

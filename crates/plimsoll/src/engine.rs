@@ -2,11 +2,12 @@
 
 pub(crate) mod branch_commits;
 pub(crate) mod collect_stats;
+pub(crate) mod compact_and_free;
 pub(crate) mod cursor_commits;
 pub(crate) mod folder;
 pub(crate) mod io_choice;
 pub(crate) mod keyspace_commits;
-pub(crate) mod lives;
+pub(crate) mod keyspace_lives;
 pub(crate) mod lock;
 pub(crate) mod log_time;
 pub(crate) mod maintenance;
@@ -17,7 +18,6 @@ mod open_checks;
 pub(crate) mod replay;
 pub(crate) mod retention;
 pub(crate) mod shared;
-pub(crate) mod steps;
 pub(crate) mod tag_commits;
 pub(crate) mod trim;
 pub(crate) mod unfinished_backup;
@@ -28,7 +28,7 @@ pub(crate) mod unfinished_backup;
 pub(crate) mod work_steps;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use plimsoll_disk::job_pool::JobPool;
 use plimsoll_disk::vfs::DirLock;
@@ -38,13 +38,13 @@ use plimsoll_memory::pool::Pool;
 use crate::engine::io_choice::IoChoice;
 use crate::engine::maintenance::checkpoints::Checkpoints;
 use crate::engine::maintenance::idle_time::IdleTime;
-use crate::engine::maintenance::upkeep::Upkeep;
+use crate::engine::maintenance::memory_workers::MemoryWorkers;
 use crate::engine::retention::RetentionHorizon;
 use crate::engine::shared::membership::Membership;
 use crate::engine::trim::LogSpace;
-use crate::read::moments::OpenMoment;
-use crate::read::own_records::OwnRecords;
+use crate::read::open_moments::OpenMoment;
 use crate::read::reader::Reader;
+use crate::read::system_records::OwnRecords;
 use crate::txn::committer::Committer;
 use crate::types::error::{Lift, Result};
 use crate::types::options::Options;
@@ -78,7 +78,7 @@ pub(crate) struct Catalog {
 /// Background work; run step by step if there are no threads.
 pub(crate) struct Maintenance {
     pub(crate) pool: Arc<Pool>,
-    pub(crate) upkeep: Mutex<Upkeep>,
+    pub(crate) memory_workers: Mutex<MemoryWorkers>,
     /// `None` if warm restart is disabled.
     pub(crate) warm: Option<Warm>,
     /// `None` if the store is read-only.
@@ -154,7 +154,7 @@ impl Engine {
         // Wait for a running backup or verification, because afterwards another process may own the
         // folder.
         let wait_for_backup =
-            || self.space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            || self.space.trim_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let no_backup = wait_for_backup();
         if let Some(checkpoints) = &self.maintenance.checkpoints {
             checkpoints.stop();
@@ -172,10 +172,10 @@ impl Engine {
         if let Some(warm) = &self.maintenance.warm {
             warm.close();
         }
-        self.maintenance.upkeep.lock().unwrap_or_else(std::sync::PoisonError::into_inner).stop();
+        self.maintenance.memory_workers.lock().unwrap_or_else(PoisonError::into_inner).stop();
         let closed = self.reader.log.close_as(is_last).lift();
         self.membership.left();
-        self.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(no_backup);
         self.committer.wakers.stop();
         self.maintenance.job_pool.end();
@@ -207,7 +207,7 @@ impl Engine {
             self.maintenance.warm.take(),
             self.maintenance.checkpoints.take(),
         ));
-        self.maintenance.upkeep.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner).leak();
+        self.maintenance.memory_workers.get_mut().unwrap_or_else(PoisonError::into_inner).leak();
         let handles = (&self.io, &self.reader, &self.committer, &self.catalog, &self.space);
         std::mem::forget((handles.0.clone(), handles.1.clone(), handles.2.clone()));
         std::mem::forget((handles.3.clone(), handles.4.clone(), self.maintenance.pool.clone()));
@@ -244,7 +244,7 @@ mod tests {
     use plimsoll_log::glsn::Glsn;
 
     use crate::engine::open::open;
-    use crate::engine::{Engine, steps};
+    use crate::engine::{Engine, compact_and_free};
     use crate::index::env::Horizon;
     use crate::txn::transaction::Transaction;
     use crate::types::options::Options;
@@ -297,7 +297,7 @@ mod tests {
         let follower = &store.shared().follower;
         // Loading fails at times for lack of memory, and is then retried.
         follower.must_load_records.store(true, Ordering::Release);
-        let may_be_freed = || steps::may_be_freed(&store.space).unwrap();
+        let may_be_freed = || compact_and_free::may_be_freed(&store.space).unwrap();
         assert_eq!(may_be_freed(), None);
         follower.must_load_records.store(false, Ordering::Release);
         assert!(may_be_freed().is_some());

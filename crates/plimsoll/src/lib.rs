@@ -55,18 +55,18 @@ pub use api::admin::restore::RestoreReport;
 pub use api::admin::verify::{VerifyProgress, VerifyReport, verify};
 pub use api::branch_log::BranchLog;
 pub use api::branches::Branch;
+pub use api::change_feed::Commits;
 pub use api::commit::{Change, Changes, Commit};
-pub use api::commits::Commits;
 pub use api::db::Db;
 pub use api::diff::Diff;
-pub use api::feed::{Log, LogScan};
 pub use api::feed_handle::FeedHandle;
 pub use api::follow::LogFollow;
 pub use api::history::{Difference, History, VersionInfo};
+pub use api::log::{Log, LogScan};
 pub use api::log_entry::{DROPPED_STREAM, LogEntry, LogEntryRef};
 pub use api::log_hold::LogHold;
 pub use api::sizes::KeyspaceSize;
-pub use api::skip::Skipped;
+pub use api::skip_damage::Skipped;
 pub use api::snapshot::{Moment, Snapshot};
 pub use api::state_hash::StateHash;
 pub use merge::branches::BranchMerge;
@@ -105,11 +105,11 @@ pub use types::invalid_input::InvalidInput;
 pub use types::io::Io;
 pub use types::key_range::KeyRange;
 pub use types::keyspaces::{DropReport, Keyspace, KeyspaceInfo};
-#[cfg(feature = "testing")]
-#[doc(hidden)]
-pub use types::options::Sizes;
 pub use types::options::{Durability, MAX_PROCESSES, MIN_MEMORY_BYTES, Options};
 pub use types::retention::Retention;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub use types::sizes::Sizes;
 pub use types::stats::{
     EvictorStats, IndexStats, IoStats, LogBounds, MemoryStats, OpeningStats, PoolStats,
     PressureStats, RowCacheStats, StallStats, Stats, Waits, WarmStats,

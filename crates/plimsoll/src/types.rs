@@ -21,6 +21,7 @@ pub(crate) mod lock;
 pub(crate) mod machine_memory;
 pub(crate) mod options;
 pub(crate) mod retention;
+pub(crate) mod sizes;
 pub(crate) mod stats;
 pub(crate) mod tags;
 pub(crate) mod thread_part;

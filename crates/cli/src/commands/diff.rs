@@ -6,9 +6,9 @@ use std::ffi::OsString;
 use plimsoll::{Branch, Db, Difference, Error, Glsn, Moment, Snapshot, VersionInfo};
 use serde_json::{Map, Value, json};
 
-use crate::about::About;
 use crate::args::{Diff, Globals};
 use crate::bytes::{put_json, shorten, show_bytes, show_key};
+use crate::commit_summary::About;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::moment::{At, MAIN, parse_at};
 use crate::output::{Output, Reader, Style};

@@ -3,10 +3,10 @@
 use plimsoll::{Branch, Db, VersionInfo};
 use serde_json::{Map, json};
 
-use crate::about::About;
 use crate::args::{Globals, History};
 use crate::branches;
 use crate::bytes::{shorten, show_bytes, show_key};
+use crate::commit_summary::About;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keyspaces;
 use crate::output::{Output, Reader, Style};

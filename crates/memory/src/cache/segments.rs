@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::budget::chunk::{CHUNK_BYTES, Chunk};
 use crate::budget::{Budget, Kind};
-use crate::prefetch::prefetch_address;
+use crate::cpu_prefetch::prefetch_address;
 
 /// Target number of segments while they are smaller than a chunk; in larger caches they grow with
 /// the cache, up to a chunk.

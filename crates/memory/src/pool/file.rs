@@ -133,14 +133,14 @@ impl PoolFile {
         assert_eq!(bytes.len(), PAGE_BYTES);
         let pool = &self.file.pool;
         let key = self.key(number);
-        let mut keeper = pool.lock();
+        let mut replacement = pool.lock();
         if pool.frames.find_any(key).is_some() {
             return;
         }
-        let inline_before = keeper.inline_evictions();
-        let Some(at) = keeper.frame(&pool.frames, &pool.budget) else { return };
+        let inline_before = replacement.inline_evictions();
+        let Some(at) = replacement.frame(&pool.frames, &pool.budget) else { return };
         let mut filling = pool.begin_at(at, key, if hot { Heat::Hot } else { Heat::Cold });
-        pool.call_if_short(keeper, inline_before);
+        pool.call_if_short(replacement, inline_before);
         filling.bytes().copy_from_slice(bytes);
         self.note_page(number);
         filling.finish(false);

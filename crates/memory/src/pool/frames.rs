@@ -13,8 +13,8 @@ use super::frame::{Frame, PageKey, Pin};
 use super::table::{Fingerprint, SLOTS_PER_FRAME, Slots, Table};
 use crate::budget::Backing;
 use crate::budget::chunk::{CHUNK_BYTES, Chunk};
+use crate::cpu_prefetch::{prefetch_address, prefetch_from};
 use crate::page::PAGE_BYTES;
-use crate::prefetch::{prefetch_address, prefetch_from};
 use crate::reserved::Reserved;
 use crate::sync::{AtomicU64, Ordering};
 

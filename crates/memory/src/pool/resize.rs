@@ -26,7 +26,7 @@ use plimsoll_disk::clock::{Clock, SystemClock};
 
 use super::frames::Frames;
 use super::hits::Hits;
-use super::keeper::Keeper;
+use super::replacement::Replacement;
 use super::{Pool, floor_chunks, headroom, whole_chunks};
 use crate::budget::ResizeError;
 
@@ -52,10 +52,10 @@ impl Pool {
         let mut lease = self.tables.lock().expect("no code under this lock panics");
         let (chunks, min_chunks) = (whole_chunks(limit_bytes), floor_chunks(min_bytes));
         let (max_before, slots_before, min_before) = {
-            let mut keeper = self.lock();
-            let min_before = keeper.set_min_chunks(min_chunks);
-            keeper.set_min_chunks(min_chunks.min(min_before));
-            (keeper.slots.max(), keeper.slots.capacity(), min_before)
+            let mut replacement = self.lock();
+            let min_before = replacement.set_min_chunks(min_chunks);
+            replacement.set_min_chunks(min_chunks.min(min_before));
+            (replacement.slots.max(), replacement.slots.capacity(), min_before)
         };
         // A budget of zero is refused below.
         if (1..slots_before).contains(&chunks) {
@@ -65,16 +65,16 @@ impl Pool {
             + table_bytes(chunks.max(self.lock().slots.len()));
         // Each added chunk needs less than a chunk of tables.
         let resized = self.budget.resize_with(limit_bytes, &mut lease, needed);
-        let mut keeper = self.lock();
+        let mut replacement = self.lock();
         match &resized {
             Ok(()) => {
-                keeper.enlarge(&self.frames, chunks);
-                keeper.set_headroom(headroom(chunks));
-                keeper.set_min_chunks(min_chunks);
+                replacement.enlarge(&self.frames, chunks);
+                replacement.set_headroom(headroom(chunks));
+                replacement.set_min_chunks(min_chunks);
             }
             Err(_) => {
-                keeper.enlarge(&self.frames, max_before);
-                keeper.set_min_chunks(min_before);
+                replacement.enlarge(&self.frames, max_before);
+                replacement.set_min_chunks(min_before);
             }
         }
         resized
@@ -99,9 +99,13 @@ impl Pool {
     /// chunks with a held page.
     fn clear_out(&self) {
         loop {
-            let mut keeper = self.lock();
-            let over = keeper.slots.held().saturating_sub(keeper.slots.max()).min(CHUNKS_AT_ONCE);
-            if keeper.release_chunks(&self.frames, over) == 0 {
+            let mut replacement = self.lock();
+            let over = replacement
+                .slots
+                .held()
+                .saturating_sub(replacement.slots.max())
+                .min(CHUNKS_AT_ONCE);
+            if replacement.release_chunks(&self.frames, over) == 0 {
                 break;
             }
         }
@@ -120,5 +124,5 @@ fn rest(pass: usize) {
 
 /// Bytes of the tables of a pool of this many chunks.
 pub(super) fn table_bytes(chunks: usize) -> u64 {
-    (Frames::table_bytes(chunks) + Keeper::heap_bytes(chunks) + Hits::HEAP_BYTES) as u64
+    (Frames::table_bytes(chunks) + Replacement::heap_bytes(chunks) + Hits::HEAP_BYTES) as u64
 }

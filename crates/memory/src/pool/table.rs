@@ -12,7 +12,7 @@
 use std::ops::ControlFlow;
 
 use super::frame::PageKey;
-use crate::prefetch::prefetch_address;
+use crate::cpu_prefetch::prefetch_address;
 #[cfg(not(any(loom, all(test, shuttle))))]
 use crate::reserved::Reserved;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};

@@ -44,8 +44,8 @@ impl Pool {
         loop {
             {
                 // Under the lock no frame changes its page.
-                let keeper = self.lock();
-                let frames = self.frames.of_chunks(keeper.slots.len());
+                let replacement = self.lock();
+                let frames = self.frames.of_chunks(replacement.slots.len());
                 let Some(next) = frames.get(first..).filter(|rest| !rest.is_empty()) else {
                     return;
                 };
@@ -90,7 +90,7 @@ impl PoolFile {
                 return Warmed::NoRoom(read);
             };
             let (frames, full) =
-                self.begin_run(at, run, heat, |keeper| keeper.has_spare(&pool.budget));
+                self.begin_run(at, run, heat, |replacement| replacement.has_spare(&pool.budget));
             read += self.fill_run(at, frames, &mut staging);
             if full {
                 return Warmed::NoRoom(read);

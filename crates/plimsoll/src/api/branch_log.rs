@@ -7,8 +7,8 @@ use std::sync::Arc;
 use plimsoll_log::glsn::{Glsn, StreamId};
 
 use crate::api::branches::Branch;
+use crate::api::change_feed::{Commits, check_exists};
 use crate::api::commit::Commit;
-use crate::api::commits::{Commits, check_exists};
 use crate::engine::Engine;
 use crate::read::lens::Lens;
 use crate::read::span::Span;

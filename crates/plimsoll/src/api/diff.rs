@@ -10,9 +10,9 @@ use crate::api::history::{Difference, Measure, VersionInfo, begin, measure};
 use crate::api::snapshot::Snapshot;
 use crate::api::state_diff::StateDiff;
 use crate::api::written::Changes;
-use crate::engine::{Engine, lives};
+use crate::engine::{Engine, keyspace_lives};
 use crate::index::iter::versions::Versions;
-use crate::read::moments::OpenMoment;
+use crate::read::open_moments::OpenMoment;
 use crate::read::point::find;
 use crate::read::span::Span;
 use crate::types::error::{Error, Result};
@@ -116,8 +116,8 @@ impl MomentsDiff {
         let at = |glsn| store.committer.as_of(glsn);
         let moments =
             [store.committer.open_floor(at(before)?)?, store.committer.open_at(at(after)?)?];
-        let ids = lives::ids(store, keyspace)?;
-        let position_at = |at| lives::position_at(store, keyspace.name(), &ids, at);
+        let ids = keyspace_lives::ids(store, keyspace)?;
+        let position_at = |at| keyspace_lives::position_at(store, keyspace.name(), &ids, at);
         let changes = |id, readable_at| {
             Changes::new(store, Span::prefix(id, prefix), (before, after), readable_at).map(Some)
         };

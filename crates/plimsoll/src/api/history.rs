@@ -8,11 +8,11 @@ use std::time::SystemTime;
 use plimsoll_log::glsn::Glsn;
 
 use crate::api::snapshot::time_of;
-use crate::engine::{Engine, lives};
+use crate::engine::{Engine, keyspace_lives};
 use crate::index::iter::handle::IteratorHandle;
 use crate::index::iter::versions::Versions;
 use crate::read::lens::Lens;
-use crate::read::moments::OpenMoment;
+use crate::read::open_moments::OpenMoment;
 use crate::types::as_of::AsOf;
 use crate::types::branch_key::{self, Stem};
 use crate::types::error::{Error, Result};
@@ -223,7 +223,7 @@ impl History {
         let moment = store.open_newest();
         let at = moment.readable()?.glsn;
         lens.map_or(Ok(()), |lens| lens.check_exists(&store.reader, at))?;
-        let mut older = lives::ids(store, keyspace)?;
+        let mut older = keyspace_lives::ids(store, keyspace)?;
         let newest = older.pop().expect("the keyspace itself is among them");
         let wanted = KeptKey::new(newest, key)?;
         let mut history = Self {
@@ -250,7 +250,7 @@ impl History {
         self.dropped = None;
         if self.lens.is_some() {
             let at = self.moment.readable()?.glsn;
-            let dropped = lives::dropped_at(&self.store, keyspace, &self.name)?;
+            let dropped = keyspace_lives::dropped_at(&self.store, keyspace, &self.name)?;
             self.dropped = dropped.filter(|dropped| *dropped <= at);
         }
         Ok(())

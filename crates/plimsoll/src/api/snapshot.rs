@@ -10,7 +10,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::engine::Engine;
 use crate::engine::keyspace_commits;
 use crate::read::lens::Lens;
-use crate::read::moments::OpenMoment;
+use crate::read::open_moments::OpenMoment;
 use crate::read::point::ValueReader;
 use crate::read::resident::{Resident, resident};
 use crate::read::span::Span;

@@ -11,7 +11,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::api::history::{Difference, Measure, VersionInfo, measure};
 use crate::api::snapshot::Snapshot;
 use crate::api::written::{self, Written};
-use crate::engine::{Engine, lives};
+use crate::engine::{Engine, keyspace_lives};
 use crate::read::point::find;
 use crate::read::span::Span;
 use crate::txn::range::Range;
@@ -108,11 +108,11 @@ impl StateDiff {
     ) -> Result<Self> {
         let store = Arc::clone(snapshots[0].store());
         store.check_open()?;
-        let ids = lives::ids(&store, keyspace)?;
+        let ids = keyspace_lives::ids(&store, keyspace)?;
         let name = keyspace.name();
         let state = |snapshot: &Snapshot| -> Result<(State, usize)> {
             let at = snapshot.read_at()?.glsn;
-            let place = lives::position_at(&store, name, &ids, at)?;
+            let place = keyspace_lives::position_at(&store, name, &ids, at)?;
             let id = place.map(|place| ids[place]);
             let keyspace = id.map(|id| store.reader.keyspaces.handle(id, name.into()));
             Ok((State { snapshot: snapshot.clone(), keyspace }, place.unwrap_or(ids.len())))
@@ -131,7 +131,7 @@ impl StateDiff {
                 Some(range.map(|range| Scan { range: range.keys_only(), is_ahead: false }))
             });
             let scans = scans.collect::<Result<_>>()?;
-            let dropped = lives::dropped_at(&store, ids[a.min(b)], name)?;
+            let dropped = keyspace_lives::dropped_at(&store, ids[a.min(b)], name)?;
             let dropped = dropped.unwrap_or(Glsn::NONE);
             Keys::All { scans, dropped, newer: usize::from(b > a) }
         };

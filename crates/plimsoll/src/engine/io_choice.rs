@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use plimsoll_disk::clock::Clock;
-use plimsoll_disk::room::{Room, RoomGauge, Rooms};
+use plimsoll_disk::free_memory::{Room, RoomGauge, Rooms};
 use plimsoll_disk::switching::{Switch, SwitchingDisk};
 use plimsoll_disk::vfs::{Caching, Disk};
 use plimsoll_memory::budget::Budget;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use plimsoll_log::glsn::Glsn;
 
 use crate::engine::Engine;
-use crate::read::own_records::STREAMS_MARK;
+use crate::read::system_records::STREAMS_MARK;
 use crate::txn::transaction::Transaction;
 use crate::types::as_of::AsOf;
 use crate::types::compression::{Codec, Compression};

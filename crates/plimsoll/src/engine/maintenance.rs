@@ -2,4 +2,4 @@
 
 pub(crate) mod checkpoints;
 pub(crate) mod idle_time;
-pub(crate) mod upkeep;
+pub(crate) mod memory_workers;

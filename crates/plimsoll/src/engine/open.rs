@@ -29,7 +29,7 @@ use crate::engine::folder::{
 use crate::engine::io_choice::{self, IoChoice};
 use crate::engine::maintenance::checkpoints::{self, Checkpoints};
 use crate::engine::maintenance::idle_time::IdleTime;
-use crate::engine::maintenance::upkeep::Upkeep;
+use crate::engine::maintenance::memory_workers::MemoryWorkers;
 use crate::engine::memory::POOL_FLOOR_SHARE;
 use crate::engine::open_beside::open_beside_a_writer;
 use crate::engine::open_checks::{
@@ -40,13 +40,13 @@ use crate::engine::retention::RetentionHorizon;
 use crate::engine::shared::joining::Entry;
 use crate::engine::shared::membership::Membership;
 use crate::engine::trim::LogSpace;
-use crate::engine::{Catalog, Engine, Maintenance, Opened, keyspace_commits, steps};
+use crate::engine::{Catalog, Engine, Maintenance, Opened, compact_and_free, keyspace_commits};
 use crate::index::OpenIndex;
 use crate::index::env::{Context, Horizon};
 use crate::index::manifest::Manifest;
-use crate::read::moments::Snapshots;
-use crate::read::own_records::OwnRecords;
+use crate::read::open_moments::Snapshots;
 use crate::read::reader::{Owner, Reader};
+use crate::read::system_records::OwnRecords;
 use crate::rowcache::RowCache;
 use crate::txn::committer::Committer;
 use crate::txn::sequencer::CommitSequencer;
@@ -91,7 +91,7 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
     let path = open_folder(path, &mut options)?;
     let entry = Entry::begin(&path, &mut options)?;
     let (options, io, memory) = open_memory(options)?;
-    let upkeep = Upkeep::start(&memory.pool, &options)?;
+    let memory_workers = MemoryWorkers::start(&memory.pool, &options)?;
     make_folders(&path, &options)?;
     let (log, manifest, opened) = open_log(&path, &options, &memory, &entry, &watch)?;
     let (snapshots, keyspaces) = (Arc::<Snapshots>::default(), Arc::<Keyspaces>::default());
@@ -161,8 +161,14 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
     );
     let committer = Arc::new(committer);
     let idle_time = Arc::new(IdleTime::new(&committer, &catalog.horizon, &options.clock));
-    let maintenance =
-        Maintenance { pool, upkeep: Mutex::new(upkeep), warm, checkpoints, idle_time, job_pool };
+    let maintenance = Maintenance {
+        pool,
+        memory_workers: Mutex::new(memory_workers),
+        warm,
+        checkpoints,
+        idle_time,
+        job_pool,
+    };
     let store = Arc::new(Engine {
         path,
         options,
@@ -390,7 +396,7 @@ fn begin_work(
     let space = Arc::downgrade(&store.space);
     store.reader.index.env.free_log_by(Box::new(move |may_flush| {
         if let Some(space) = space.upgrade() {
-            steps::try_to_free_log(&space, may_flush);
+            compact_and_free::try_to_free_log(&space, may_flush);
         }
     }));
     let idle_time = Arc::downgrade(&store.maintenance.idle_time);

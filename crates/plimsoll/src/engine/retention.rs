@@ -11,7 +11,7 @@ use plimsoll_log::glsn::Glsn;
 use crate::index::compaction::is_lasting;
 use crate::index::env::Horizon;
 use crate::index::env::moment_set::{MomentSet, PINS_MAX};
-use crate::read::moments::Snapshots;
+use crate::read::open_moments::Snapshots;
 use crate::txn::sequencer::CommitSequencer;
 use crate::txn::shared::floors::Floors;
 use crate::types::error::Error;

@@ -9,8 +9,8 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::engine::Engine;
 use crate::index::sources::view::Direction;
-use crate::read::own_records::STREAMS_MARK;
 use crate::read::span::Span;
+use crate::read::system_records::STREAMS_MARK;
 use crate::txn::transaction::Transaction;
 use crate::types::as_of::AsOf;
 use crate::types::error::{Error, Result};

@@ -19,7 +19,7 @@ use crate::index::memtables::flush_policy::HeldBack;
 use crate::index::runs::blobs::Left;
 use crate::read::reader::Reader;
 use crate::txn::committer::Committer;
-use crate::txn::peers::Peers;
+use crate::txn::other_processes::Peers;
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
@@ -211,8 +211,8 @@ fn sweep_blobs(space: &LogSpace) {
 
 #[cfg(test)]
 mod tests {
+    use crate::engine::compact_and_free;
     use crate::engine::open::open;
-    use crate::engine::steps;
     use crate::txn::transaction::Transaction;
     use crate::types::options::Options;
     use crate::types::retention::Retention;
@@ -234,7 +234,7 @@ mod tests {
         let freeing = store.space.trim_lock.lock().unwrap();
         std::thread::scope(|scope| {
             let compaction =
-                scope.spawn(|| steps::compact(&store.space, &store.committer).unwrap());
+                scope.spawn(|| compact_and_free::compact(&store.space, &store.committer).unwrap());
             // By then a compaction that does not wait would have ended.
             let clock = &store.space.clock;
             let begun = clock.monotonic_nanos();

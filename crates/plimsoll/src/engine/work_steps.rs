@@ -52,9 +52,9 @@ fn seal_behind(store: &Engine) -> Result<bool> {
 }
 
 fn free_memory(store: &Engine) -> Result<bool> {
-    let mut upkeep =
-        store.maintenance.upkeep.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    Ok(upkeep.step() == evictor::Progress::Worked)
+    let mut memory_workers =
+        store.maintenance.memory_workers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    Ok(memory_workers.step() == evictor::Progress::Worked)
 }
 
 /// Flushes a memtable that is full or old.

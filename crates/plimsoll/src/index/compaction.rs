@@ -9,11 +9,11 @@
 
 mod expired;
 mod job;
+mod shapes;
 mod vacate;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
@@ -21,17 +21,17 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::index::compaction::expired::{Lookups, expired_in};
 use crate::index::compaction::job::{Job, Swept, Task};
-use crate::index::env::{Context, Horizon, Progress};
-use crate::index::plan::policy::{Clearance, Plan, Priority, RunShape, choose};
-use crate::index::plan::sweep::{Segment, Sweep};
+use crate::index::compaction::shapes::{current_shapes, kept_bytes, shapes_by_size};
+use crate::index::env::{Context, Progress};
+use crate::index::plan::policy::{Plan, Priority, choose};
 use crate::index::run::table::TableInfo;
 use crate::index::runs::Runs;
 use crate::index::sources::source::Run;
-use crate::index::sources::view::{View, tables_in};
+use crate::index::sources::view::View;
 use crate::index::write::SetAside;
+use crate::index::write::disposition::{Inputs, KeptFor, KeptIn};
 use crate::index::write::output::OUTPUT_CHUNKS;
 use crate::index::write::relocate::points_into;
-use crate::index::write::split::{Inputs, KeptFor, KeptIn};
 use crate::types::error::{Error, Result};
 use crate::types::lock::{lock, try_lock};
 
@@ -113,95 +113,6 @@ impl Jobs {
         let mut jobs = self.slots.iter().filter_map(|slot| slot.job.as_ref());
         jobs.any(|job| job.reads(run))
     }
-
-    fn current_shapes(&self, view: &View, horizon: &dyn Horizon) -> Vec<RunShape> {
-        let mut shapes = self.shapes(&view.runs);
-        let lookups = Lookups::new(horizon);
-        let expired = |info: &TableInfo| -> u64 {
-            expired_in(&lookups, view, info).map_or(0, |expired| expired.values)
-        };
-        let expires = |run: &Arc<Run>| run.infos().any(|info| info.expiries.is_some());
-        if view.runs.iter().any(|run| run.deletions() > 0 || expires(run)) {
-            for (at, shape) in shapes.iter_mut().enumerate() {
-                let row_bytes = row_bytes(&view.runs[at + 1..]);
-                shape.bytes += view.runs[at].deletions() * row_bytes;
-                // A merge that does not reach the oldest run drops no deletion.
-                if at + FAN_IN >= view.runs.len() {
-                    shape.clearance = clearance(&view.runs[at..], row_bytes, &expired);
-                }
-            }
-        }
-        for (shape, run) in shapes.iter_mut().zip(&view.runs).rev().skip(1) {
-            shape.superseding_bytes = run.superseding_bytes();
-        }
-        let mut youngest_behind = Glsn::NONE;
-        for (shape, run) in shapes.iter_mut().zip(&view.runs).rev() {
-            shape.fused = run.min_glsn() <= youngest_behind;
-            youngest_behind = youngest_behind.max(run.max_glsn());
-        }
-        shapes
-    }
-
-    fn shapes(&self, runs: &[Arc<Run>]) -> Vec<RunShape> {
-        let clearance = Clearance::default();
-        let shape = |run: &Arc<Run>| RunShape {
-            bytes: run.bytes(),
-            kept_bytes: 0,
-            superseding_bytes: 0,
-            clearance,
-            busy: self.is_busy(run),
-            fused: false,
-        };
-        runs.iter().map(shape).collect()
-    }
-}
-
-/// Bytes of the tables that are adopted blob files named by log entries from `log_keeps_from` on.
-fn kept_bytes(run: &Run, log_keeps_from: Glsn) -> u64 {
-    let is_kept = |info: &&TableInfo| info.fixed_glsn.is_some_and(|glsn| glsn >= log_keeps_from);
-    run.infos().filter(is_kept).map(TableInfo::bytes).sum()
-}
-
-/// Bytes of an average row in these runs.
-fn row_bytes(runs: &[Arc<Run>]) -> u64 {
-    let (bytes, versions) = runs
-        .iter()
-        .fold((0, 0), |(bytes, versions), run| (bytes + run.bytes(), versions + run.versions()));
-    bytes / versions.max(1)
-}
-
-/// The gain of merging the first of these runs with all others, down to the oldest, if a deletion
-/// hides a row of `row_bytes`, and `expired` values of a table may be dropped.
-fn clearance(runs: &[Arc<Run>], row_bytes: u64, expired: &dyn Fn(&TableInfo) -> u64) -> Clearance {
-    let is_mostly_deleted = |info: &&TableInfo| info.is_worth_rewriting(expired(info));
-    let cleared = |info: &TableInfo| info.bytes() + info.deletions * row_bytes;
-    let cleared_bytes = runs[0].infos().filter(is_mostly_deleted).map(cleared).sum();
-    if cleared_bytes == 0 {
-        return Clearance::default();
-    }
-    let tables = |input: usize, at: usize| runs[input].tables().get(at).map(|table| &*table.info);
-    let (mut sweep, mut rewritten_bytes) = (Sweep::new(runs.len()), 0);
-    while let Some(segment) = sweep.next(tables) {
-        rewritten_bytes += match segment {
-            Segment::Alone { input, table } => {
-                // A table that has expired as a whole is dropped unread.
-                let is_rewritten = |info: &&TableInfo| {
-                    let expired = expired(info);
-                    let is_expired = 2 * expired >= info.versions || info.frees_blobs(expired);
-                    expired < info.versions && (info.deletions > 0 || is_expired)
-                };
-                tables(input, table).filter(is_rewritten).map_or(0, TableInfo::bytes)
-            }
-            Segment::Cluster { first_key, last_key } => {
-                let range = (Bound::Included(&first_key[..]), Bound::Included(&last_key[..]));
-                runs.iter()
-                    .flat_map(|run| tables_in(run, range))
-                    .map(|table| table.info.bytes())
-                    .sum()
-            }
-        };
-    }
-    Clearance { cleared_bytes, rewritten_bytes }
 }
 
 /// The most jobs that may run at the same time.
@@ -450,8 +361,12 @@ impl Compaction {
             let free = view.runs.iter().take_while(|run| !jobs.is_busy(run)).count();
             let horizon = &*self.runs.env.horizon;
             if free >= PILED_UP
-                && let Some(plan) =
-                    choose(&jobs.current_shapes(&view, horizon), FAN_IN, Priority::Due, u64::MAX)
+                && let Some(plan) = choose(
+                    &current_shapes(&view, horizon, &|run| jobs.is_busy(run)),
+                    FAN_IN,
+                    Priority::Due,
+                    u64::MAX,
+                )
             {
                 let task = current_task(&view, plan, Priority::Due);
                 jobs.slots[1].job = Some(Job::new(&self.runs, &jobs.slots[1].set_aside, task));
@@ -463,14 +378,20 @@ impl Compaction {
     fn task(&self, jobs: &Jobs, priority: Priority, log_keeps_from: Glsn) -> Option<Task> {
         let view = self.runs.sources.view();
         let merge = |priority| {
-            let mut shapes = jobs.current_shapes(&view, &*self.runs.env.horizon);
+            let is_busy = |run: &Arc<Run>| jobs.is_busy(run);
+            let mut shapes = current_shapes(&view, &*self.runs.env.horizon, &is_busy);
             for (shape, run) in shapes.iter_mut().zip(&view.runs) {
                 shape.kept_bytes = kept_bytes(run, log_keeps_from);
             }
             let current = choose(&shapes, FAN_IN, priority, self.runs.superseded_max());
             current.map(|plan| current_task(&view, plan, priority)).or_else(|| {
-                choose(&jobs.shapes(&view.history), FAN_IN, priority, u64::MAX)
-                    .map(|plan| history_task(&view, plan, priority))
+                choose(
+                    &shapes_by_size(&view.history, &|run| jobs.is_busy(run)),
+                    FAN_IN,
+                    priority,
+                    u64::MAX,
+                )
+                .map(|plan| history_task(&view, plan, priority))
             })
         };
         match priority {

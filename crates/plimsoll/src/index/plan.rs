@@ -3,7 +3,7 @@
 
 pub(crate) mod alignment;
 pub(crate) mod debt;
+pub(crate) mod overlap;
 pub(crate) mod policy;
 pub(crate) mod space;
 pub(crate) mod superseding;
-pub(crate) mod sweep;

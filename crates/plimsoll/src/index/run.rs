@@ -1,7 +1,7 @@
 //! Immutable sorted files of versions.
 //!
 //! A *run* is a sorted sequence of versions (by index key, then newest first), cut into *tables* of
-//! at most [`crate::types::options::Sizes::table_bytes`]: static B+trees written once,
+//! at most [`crate::types::sizes::Sizes::table_bytes`]: static B+trees written once,
 //! sequentially. A table is a file in the index's folder, whose pages may be stored compressed
 //! ([`packed`]), or a blob file of the log: a transaction that was too large for memory is adopted
 //! without a rewrite.

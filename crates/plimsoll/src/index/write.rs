@@ -1,8 +1,8 @@
 //! Writes runs: the parts that flushes and merges share.
 
+pub(crate) mod disposition;
 pub(crate) mod output;
 pub(crate) mod relocate;
-pub(crate) mod split;
 
 use plimsoll_memory::budget::{Backing, Budget, Kind, Lease};
 use plimsoll_memory::chunk::CHUNK_BYTES;

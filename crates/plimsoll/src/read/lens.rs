@@ -12,7 +12,7 @@ use std::sync::Arc;
 use plimsoll_log::glsn::Glsn;
 
 use crate::index::sources::view::{Direction, View};
-use crate::read::moments::OpenMoment;
+use crate::read::open_moments::OpenMoment;
 use crate::read::reader::Reader;
 use crate::read::span::Span;
 use crate::types::as_of::AsOf;

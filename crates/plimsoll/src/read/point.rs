@@ -16,7 +16,7 @@ use crate::borders::{self, Border};
 use crate::compression::unpacker::{Fetch, Unpacker, unpack};
 use crate::index::blob_bytes;
 use crate::index::sources::view::{Hit, View};
-use crate::read::moments::OpenMoment;
+use crate::read::open_moments::OpenMoment;
 use crate::read::reader::Reader;
 use crate::types::as_of::AsOf;
 use crate::types::compression::{Packed, VALUE_CHUNK_BYTES};

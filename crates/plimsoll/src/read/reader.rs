@@ -18,7 +18,7 @@ use plimsoll_memory::budget::Budget;
 use crate::index::OpenIndex;
 use crate::index::iter::handle::{Detachable, IteratorHandle};
 use crate::index::sources::view::View;
-use crate::read::moments::Snapshots;
+use crate::read::open_moments::Snapshots;
 use crate::rowcache::RowCache;
 use crate::types::branch_key::user_keyspace;
 use crate::types::error::{Error, Result};

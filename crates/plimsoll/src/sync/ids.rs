@@ -23,8 +23,8 @@ use plimsoll_disk::codec::Reader;
 use plimsoll_log::glsn::Glsn;
 
 use crate::api::branches::Branch;
+use crate::api::change_feed::Commits;
 use crate::api::commit::Commit;
-use crate::api::commits::Commits;
 use crate::api::db::Db;
 use crate::api::snapshot::Snapshot;
 use crate::engine::Engine;

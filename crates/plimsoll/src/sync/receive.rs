@@ -19,7 +19,7 @@ use crate::api::snapshot::{Moment, Snapshot};
 use crate::api::state_diff::StateDiff;
 use crate::engine::branch_commits;
 use crate::merge::keys::Scope;
-use crate::read::moments::OpenMoment;
+use crate::read::open_moments::OpenMoment;
 use crate::read::span::Span;
 use crate::sync::commit_id::{CommitId, ContentHash};
 use crate::sync::contents::{Received, Sink, micros_of, node_of};

@@ -96,7 +96,7 @@ impl BulkLoad {
         let (reader, options) = (&committer.reader, &committer.options);
         let memory_bytes = reader.budget.limit_bytes();
         let (limit_bytes, body_limit) =
-            (options.bulk_load_limit_bytes(memory_bytes), options.body_limit_bytes());
+            (options.sizes.bulk_load_limit_bytes(memory_bytes), options.body_limit_bytes());
         let writes = WriteSet::new(
             &committer.writer_memory,
             (&reader.log, &reader.keyspaces),

@@ -8,7 +8,7 @@
 //! 3. Under the commit lock, one commit at a time: [`Commit::validate`] checks everything that the
 //!    transaction read against the commits ordered since its snapshot; [`Commit::reserve`]
 //!    reserves room in the memtable; [`Commit::order`] orders the record in the log and applies its
-//!    versions to the memtable. [`crate::txn::peers::Peers::order`] calls these.
+//!    versions to the memtable. [`crate::txn::other_processes::Peers::order`] calls these.
 //! 4. Without the lock, the [ticket](crate::txn::ticket) waits until the record is durable. One
 //!    sync serves all waiting committers.
 //!

@@ -8,12 +8,12 @@ use plimsoll_log::glsn::{Glsn, StreamId};
 
 use crate::index::gaps::list::Gap;
 use crate::read::lens::Lens;
-use crate::read::moments::OpenMoment;
+use crate::read::open_moments::OpenMoment;
 use crate::read::point::ValueReader;
 use crate::read::reader::Reader;
 use crate::txn::commit::{Commit, CommitOptions, Ordered};
 use crate::txn::durable_wakers::DurableWakers;
-use crate::txn::peers::Peers;
+use crate::txn::other_processes::Peers;
 use crate::txn::pending::Updates;
 use crate::txn::read_set::ReadSet;
 use crate::txn::resolution::{Resolution, Updated, check_computes_nothing};

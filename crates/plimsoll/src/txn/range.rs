@@ -22,7 +22,7 @@ use crate::index::iter::resting_key::RestingKey;
 use crate::index::iter::visible::Visible;
 use crate::index::sources::view::{Direction, View};
 use crate::read::lens::Lens;
-use crate::read::moments::OpenMoment;
+use crate::read::open_moments::OpenMoment;
 use crate::read::point::find;
 use crate::read::reader::Reader;
 use crate::read::span::Span;

@@ -26,7 +26,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::budget::account::Charge;
 
 use crate::borders::{Border, hit};
-use crate::read::moments::OpenMoment;
+use crate::read::open_moments::OpenMoment;
 use crate::read::point::find;
 use crate::read::reader::Reader;
 use crate::txn::pending::Updates;

@@ -20,7 +20,7 @@ use plimsoll_log::members::Members;
 use plimsoll_log::members::holds::Removal;
 
 use crate::txn::commit::{Commit, Ordered};
-use crate::txn::peers::{Peers, Remove};
+use crate::txn::other_processes::{Peers, Remove};
 use crate::txn::sequencer::CommitLock;
 use crate::txn::shared::blind::BlindCommits;
 use crate::txn::shared::follower::Follower;

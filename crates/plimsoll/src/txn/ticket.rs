@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::read::moments::OpenMoment;
+use crate::read::open_moments::OpenMoment;
 use crate::txn::commit::Ordered;
 use crate::txn::committer::Committer;
 use crate::txn::durable_wakers::{DurableWakers, Registration};

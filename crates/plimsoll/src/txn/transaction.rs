@@ -19,7 +19,7 @@ use plimsoll_memory::chunk::CHUNK_BYTES;
 use smallvec::SmallVec;
 
 use crate::read::lens::Lens;
-use crate::read::moments::OpenMoment;
+use crate::read::open_moments::OpenMoment;
 use crate::read::point::ValueReader;
 use crate::read::resident::{Resident, resident};
 use crate::read::span::Span;
@@ -122,7 +122,7 @@ impl Transaction {
         let memory_bytes = committer.reader.budget.limit_bytes();
         let options = &committer.options;
         let (limit, body_limit) =
-            (options.write_set_limit_bytes(memory_bytes), options.body_limit_bytes());
+            (options.sizes.write_set_limit_bytes(memory_bytes), options.body_limit_bytes());
         let writes = WriteSet::new(
             &committer.writer_memory,
             (&committer.reader.log, &committer.reader.keyspaces),
@@ -135,7 +135,7 @@ impl Transaction {
             lens: None,
             reads: Mutex::new(ReadSet::new(
                 &committer.reader.budget,
-                options.read_set_limit_bytes(memory_bytes),
+                options.sizes.read_set_limit_bytes(memory_bytes),
             )),
             writes,
             pending: Pending::default(),

@@ -99,6 +99,8 @@ pub(crate) struct Known {
     /// For each chain that was merged into another one (into, from): the merges of which the state
     /// may be needed as the base of another one, oldest first.
     merged: BTreeMap<(u32, u32), Vec<Merged>>,
+    /// Those with more than one such merge.
+    merged_again: BTreeSet<(u32, u32)>,
     /// The same chains (from, into).
     merged_into: BTreeSet<(u32, u32)>,
     /// The number of forks and merges that refer to a chain at a moment.
@@ -265,6 +267,9 @@ impl Known {
         let merges = self.merged.entry(pair).or_default();
         if let Err(place) = merges.binary_search(&merge) {
             merges.insert(place, merge);
+            if merges.len() > 1 {
+                self.merged_again.insert(pair);
+            }
             self.refer(pair.1, merge.at);
         }
     }
@@ -272,6 +277,7 @@ impl Known {
     /// Replaces all merges up to the commit `at`. Younger ones that this process has made stay.
     fn replace_merges(&mut self, all: BTreeMap<(u32, u32), Vec<Merged>>, at: Glsn) {
         self.merged_into.clear();
+        self.merged_again.clear();
         for (pair, before) in std::mem::take(&mut self.merged) {
             let exists = |id| id == MAIN_CHAIN || self.chains.contains_key(&id);
             let stays = exists(pair.0) && exists(pair.1);
@@ -279,7 +285,11 @@ impl Known {
                 match stays && merge.by > at {
                     true => {
                         self.merged_into.insert((pair.1, pair.0));
-                        self.merged.entry(pair).or_default().push(merge);
+                        let merges = self.merged.entry(pair).or_default();
+                        merges.push(merge);
+                        if merges.len() > 1 {
+                            self.merged_again.insert(pair);
+                        }
                     }
                     false => self.unrefer(pair.1, merge.at, at),
                 }
@@ -293,6 +303,7 @@ impl Known {
     /// Removes the merges of one chain into another one, as of the commit `at`.
     fn remove_merges(&mut self, pair: (u32, u32), at: Glsn) {
         self.merged_into.remove(&(pair.1, pair.0));
+        self.merged_again.remove(&pair);
         for merge in self.merged.remove(&pair).unwrap_or_default() {
             self.unrefer(pair.1, merge.at, at);
             self.shrink(MERGE_BYTES);
@@ -313,7 +324,8 @@ impl Known {
         let at = at.max(*tags_as_of);
         loop {
             let mut forgotten = Vec::new();
-            for (pair, merges) in self.merged.iter_mut().filter(|(_, merges)| merges.len() > 1) {
+            self.merged_again.retain(|pair| {
+                let Some(merges) = self.merged.get_mut(pair) else { return false };
                 let mut place = 0;
                 while let [merge, next, ..] = merges[place..] {
                     let between = (pair.0, merge.by)..(pair.0, next.by);
@@ -327,7 +339,8 @@ impl Known {
                         }
                     }
                 }
-            }
+                merges.len() > 1
+            });
             if forgotten.is_empty() {
                 return;
             }

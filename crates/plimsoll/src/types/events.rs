@@ -9,7 +9,7 @@
 
 use std::path::Path;
 
-use plimsoll_log::file_log::options::Cut;
+use plimsoll_log::file_log::open_report::Cut;
 use plimsoll_log::glsn::Glsn;
 
 use crate::types::compression::Compression;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_disk::clock::{Clock, SystemClock};
+use plimsoll_disk::free_memory::{OsRoomGauge, RoomGauge};
 use plimsoll_disk::os::OsDisk;
-use plimsoll_disk::room::{OsRoomGauge, RoomGauge};
 use plimsoll_disk::vfs::Disk;
 use plimsoll_log::draft::MAX_BODY_BYTES;
 pub use plimsoll_log::members::MAX_PROCESSES;
@@ -17,6 +17,7 @@ use crate::types::io::Io;
 pub use crate::types::machine_memory::MIN_MEMORY_BYTES;
 use crate::types::machine_memory::default_memory_bytes;
 use crate::types::retention::Retention;
+use crate::types::sizes::Sizes;
 
 /// Space in a segment beyond a record's body: the segment's header, the record's header, a mark,
 /// and padding at the ends of blocks.
@@ -53,52 +54,6 @@ const MIN_WARM_BYTES_PER_SECOND: u64 = 64 << 10;
 /// # }
 /// ```
 pub use plimsoll_log::durability::Durability;
-
-/// The minimum for a bulk load, which uses memory in chunks of 64 KiB: with few chunks each row
-/// would become a run.
-const BULK_LOAD_BYTES_MIN: u64 = 256 << 10;
-
-/// Size thresholds. Only simulations change the defaults: with small sizes, a short run exercises
-/// many flushes, compactions and spills.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "simulations reach it"))]
-pub struct Sizes {
-    /// Size at which a table file of a run is complete.
-    pub table_bytes: u64,
-    /// Bytes of input after which a step of compaction ends.
-    pub step_bytes: u64,
-    /// Size above which a transaction's writes are spilled; by default a share of the budget.
-    pub write_set_bytes: Option<u64>,
-    /// Size above which a transaction's read set is coarsened; by default a share of the budget.
-    pub read_set_bytes: Option<u64>,
-    /// Page reads, made to validate rows, after which a step of restoring the warm image ends.
-    pub restore_loads: u64,
-    /// Without threads: whether opening sweeps the leftover files of an earlier process in the
-    /// log's folder. If not, the first background step that checks for checkpoints sweeps them,
-    /// some time after opening and concurrently with transactions, as the thread would.
-    pub sweeps_at_open: bool,
-    /// A member that has made this many commits in a row without a read defers applying further
-    /// ones.
-    pub blind_after: u32,
-    /// A range with more keys is deleted by a range record, one with fewer key by key.
-    pub range_keys: usize,
-}
-
-#[cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "simulations reach it"))]
-impl Sizes {
-    /// The defaults.
-    pub const USUAL: Sizes = Sizes {
-        table_bytes: 64 << 20,
-        step_bytes: 4 << 20,
-        write_set_bytes: None,
-        read_set_bytes: None,
-        restore_loads: 64,
-        sweeps_at_open: true,
-        blind_after: 8,
-        range_keys: 99,
-    };
-}
 
 /// Options for opening a store.
 ///
@@ -381,23 +336,6 @@ impl Options {
 
     pub(crate) fn segment_limit_bytes(&self) -> u64 {
         self.segment_bytes.unwrap_or(64 << 20)
-    }
-
-    /// Maximum size of a transaction's write set in memory, under a budget.
-    pub(crate) fn write_set_limit_bytes(&self, memory_bytes: u64) -> u64 {
-        self.sizes.write_set_bytes.unwrap_or_else(|| (memory_bytes / 8).clamp(1 << 20, 64 << 20))
-    }
-
-    /// Memory for one buffer of rows of a bulk load, under a budget; a larger buffer does not sort
-    /// faster. If a test sets the size of write sets, the minimum is used.
-    pub(crate) fn bulk_load_limit_bytes(&self, memory_bytes: u64) -> u64 {
-        let usual = || (memory_bytes / 4).clamp(1 << 20, 64 << 20);
-        self.sizes.write_set_bytes.map_or_else(usual, |bytes| bytes.max(BULK_LOAD_BYTES_MIN))
-    }
-
-    /// Maximum size of a transaction's read set in memory, under a budget.
-    pub(crate) fn read_set_limit_bytes(&self, memory_bytes: u64) -> u64 {
-        self.sizes.read_set_bytes.unwrap_or_else(|| (memory_bytes / 64).clamp(128 << 10, 16 << 20))
     }
 
     /// Maximum size of a record's body: it must fit into a segment beside the log's own overhead.

@@ -9,7 +9,8 @@ use plimsoll_disk::lying::LyingDisk;
 
 use crate::engine::Engine;
 use crate::types::keyspaces::Keyspace;
-use crate::types::options::{Options, Sizes};
+use crate::types::options::Options;
+use crate::types::sizes::Sizes;
 
 /// Opens or creates the store on a disk.
 pub(super) fn open(disk: &LyingDisk) -> Arc<Engine> {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use plimsoll::{Db, Io, Options};
 use plimsoll_disk::clock::ManualClock;
+use plimsoll_disk::free_memory::{Room, RoomGauge, Rooms};
 use plimsoll_disk::os::OsDisk;
-use plimsoll_disk::room::{Room, RoomGauge, Rooms};
 use plimsoll_disk::vfs::{Caching, DIRECT_ALIGN, Disk, Open};
 
 const KEYS: u32 = 3000;

@@ -154,10 +154,7 @@ const HOOKS: [(&str, &[&str]); 10] = [
     ("disk/src/sharing.rs", &["fn between_stores("]),
     ("log/src/members/words.rs", &["shared.between_stores();"]),
     ("memory/src/budget.rs", &["pub fn fail_after(", "pub fn fail_some_after("]),
-    (
-        "plimsoll/src/lib.rs",
-        &["pub mod borders;", "pub mod fuzz;", "pub use types::options::Sizes;"],
-    ),
+    ("plimsoll/src/lib.rs", &["pub mod borders;", "pub mod fuzz;", "pub use types::sizes::Sizes;"]),
     (
         "plimsoll/src/api/db.rs",
         &["pub fn drop_caches(", "pub fn drop_pages(", "pub fn step(", "pub fn step_from("],

@@ -4,10 +4,10 @@ use jiff::Timestamp;
 use plimsoll::{Branch, Change, Commit, CommitId, Db, Error, Glsn, LogEntry};
 use serde_json::{Map, Value, json};
 
-use crate::about::About;
 use crate::bytes::{preview, put_json, shorten, show_bytes, show_key};
 use crate::commands::shown_change::{deleted_range_end, op_of, put_keys, show_keys};
 use crate::commands::sync::{DIGITS, short};
+use crate::commit_summary::About;
 use crate::exit::Failure;
 use crate::output::{Output, Reader, Style};
 use crate::size::{count_of, show_size};

@@ -14,8 +14,8 @@ use plimsoll_disk::vfs::Caching;
 use plimsoll_memory::budget::Kind;
 use plimsoll_memory::buffer::Buffer;
 use plimsoll_memory::chunk::Chunk;
+use plimsoll_memory::cpu_prefetch::prefetch;
 use plimsoll_memory::pool::{Page, Touch};
-use plimsoll_memory::prefetch::prefetch;
 
 use crate::entry::{EntryMeta, EntryView};
 use crate::error::LogError;

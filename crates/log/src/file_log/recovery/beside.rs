@@ -10,7 +10,8 @@ use crate::error::LogError;
 use crate::file_log::durability::shared_sync::sync_file;
 use crate::file_log::files::names::FileName;
 use crate::file_log::open_log::OpenLog;
-use crate::file_log::options::{FileLogOptions, Mode, OpenReport};
+use crate::file_log::open_report::OpenReport;
+use crate::file_log::options::{FileLogOptions, Mode};
 use crate::file_log::recovery::active::{
     Active, ActiveVisitor, follow_with_new_segment, most_entries,
 };

@@ -8,7 +8,7 @@
 
 use crate::error::LogError;
 use crate::file_log::files::names::FileName;
-use crate::file_log::options::Cut;
+use crate::file_log::open_report::Cut;
 use crate::file_log::segments::walk::Outcome;
 use crate::glsn::Glsn;
 

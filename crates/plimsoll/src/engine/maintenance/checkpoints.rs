@@ -19,7 +19,7 @@ use plimsoll_log::file_log::FileLog;
 use crate::index::OpenIndex;
 use crate::index::env::Progress;
 use crate::index::memtables::flush_policy::{Due, Watch};
-use crate::txn::peers::Peers;
+use crate::txn::other_processes::Peers;
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Lift, Result};
 use crate::types::lock::lock;

@@ -19,7 +19,7 @@ use plimsoll_memory::pool::Pool;
 use crate::engine::shared::joining::report_work;
 use crate::engine::shared::{memory_share, requests};
 use crate::engine::trim::LogSpace;
-use crate::engine::{Engine, steps};
+use crate::engine::{Engine, compact_and_free};
 use crate::index::memtables::flush_policy;
 use crate::txn::committer::Committer;
 use crate::txn::shared::Shared;
@@ -287,7 +287,7 @@ pub(crate) fn poll(space: &LogSpace, committer: &Committer, shared: &Shared) -> 
         members.slots.list().lift()?;
         index.following.publish_needs(members);
         index.runs.files.remove_left();
-        steps::free_log(space)?;
+        compact_and_free::free_log(space)?;
     } else {
         // Release memtables whose contents the runs hold as well, so that they use no memory and
         // pin no log.

@@ -10,7 +10,7 @@ use plimsoll_log::glsn::Glsn;
 use plimsoll_log::members::{Members, RequestKind};
 
 use crate::engine::trim::LogSpace;
-use crate::engine::{Engine, steps, trim};
+use crate::engine::{Engine, compact_and_free, trim};
 use crate::index::shared::follow::KeeperWatch;
 use crate::txn::committer::Committer;
 use crate::types::error::{Error, Lift, Result};
@@ -27,7 +27,7 @@ pub(crate) fn compact(store: &Engine) -> Result<()> {
     store.reader.log.check_own().lift()?;
     match ask(store, RequestKind::Compact, |members| members.requests.ask_to_compact())? {
         Answer::Done => Ok(()),
-        Answer::RunHere => steps::compact(&store.space, &store.committer),
+        Answer::RunHere => compact_and_free::compact(&store.space, &store.committer),
     }
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn serve_pending(
     for what in [RequestKind::Compact, RequestKind::Trim] {
         let Some(number) = is_asked(what) else { continue };
         let done = apply_all_durably(committer).and_then(|()| match what {
-            RequestKind::Compact => steps::compact(space, committer),
+            RequestKind::Compact => compact_and_free::compact(space, committer),
             RequestKind::Trim => {
                 trim::trim(space, committer, members.requests.trim_requested()).map(drop)
             }

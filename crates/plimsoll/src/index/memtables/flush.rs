@@ -16,8 +16,8 @@ use crate::index::runs::change::Change;
 use crate::index::sources::source::{Memtable, Run};
 use crate::index::sources::view::{Closed, Content};
 use crate::index::write::SetAside;
+use crate::index::write::disposition::{Disposition, Inputs, NoFacts, Splitter};
 use crate::index::write::output::Output;
-use crate::index::write::split::{Disposition, Inputs, NoFacts, Splitter};
 use crate::types::error::{Lift, Result};
 use crate::types::version::{Stored, Version};
 

@@ -9,10 +9,10 @@
 //! - when nothing was written for [`IDLE`], or it has held something for [`AGE_MAX`] since the
 //!   first poll that saw it ([`Watch`], polled by `engine/maintenance/checkpoints.rs`), if it is
 //!   worth a run ([`Unflushed::is_worth_a_run`]);
-//! - when only its contents retain large blob files ([`frees_blobs`]; `engine/steps.rs`);
+//! - when only its contents retain large blob files ([`frees_blobs`]; `engine/compact_and_free.rs`);
 //! - when another process waits for a flush, or for the part of the log that the memtable retains
 //!   ([`for_others`], `engine/membership.rs`; [`HeldBack`] decides whether members are asked,
-//!   `engine/steps.rs`);
+//!   `engine/compact_and_free.rs`);
 //! - when the store is closed, unless the replay is short ([`Unflushed::is_too_small_to_flush`];
 //!   `engine.rs`).
 //!

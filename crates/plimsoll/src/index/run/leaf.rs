@@ -41,8 +41,8 @@ use std::cmp::Ordering;
 
 use plimsoll_disk::codec::{put_varint, varint_len};
 use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::cpu_prefetch::{prefetch, prefetch_at};
 use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;
-use plimsoll_memory::prefetch::{prefetch, prefetch_at};
 
 use crate::index::run::bytes::{common_prefix, compare, u16_at, unzigzag, varint_at, zigzag};
 use crate::types::index_key::MAX_INDEX_KEY_BYTES;

@@ -8,8 +8,9 @@ use plimsoll_disk::vfs::Disk as _;
 
 use super::*;
 use crate::Db;
-use crate::types::options::{Options, Sizes};
+use crate::types::options::Options;
 use crate::types::retention::Retention;
+use crate::types::sizes::Sizes;
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 

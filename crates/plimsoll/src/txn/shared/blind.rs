@@ -256,8 +256,9 @@ mod tests {
     use crate::types::error::Error;
     use crate::types::invalid_input::InvalidInput;
     use crate::types::keyspaces::Keyspace;
-    use crate::types::options::{Options, Sizes};
+    use crate::types::options::Options;
     use crate::types::retention::Retention;
+    use crate::types::sizes::Sizes;
 
     /// A member that leaves every blind commit in the log.
     fn join(path: &Path) -> Arc<Engine> {

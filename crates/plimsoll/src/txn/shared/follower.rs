@@ -17,7 +17,7 @@ use plimsoll_memory::budget::Budget;
 
 use crate::borders::{Border, hit};
 use crate::index::OpenIndex;
-use crate::read::own_records::OwnRecords;
+use crate::read::system_records::OwnRecords;
 use crate::txn::apply::{Apply, Touched, When};
 use crate::txn::sequencer::{CommitLock, CommitSequencer};
 use crate::types::error::{Error, Lift, Result};
@@ -311,10 +311,10 @@ impl fmt::Debug for Follower {
 mod tests {
     use super::*;
     use crate::api::snapshot::Snapshot;
+    use crate::engine::compact_and_free;
     use crate::engine::cursor_commits;
     use crate::engine::keyspace_commits;
     use crate::engine::open::open;
-    use crate::engine::steps;
     use crate::txn::transaction::Transaction;
     use crate::types::options::Options;
     use crate::types::retention::Retention;
@@ -481,7 +481,7 @@ mod tests {
             clock.sleep(std::time::Duration::from_millis(100));
             // If nothing is to be applied, it does not wait for the other thread.
             if follower.is_fresh().unwrap() {
-                steps::free_log(&one.space).unwrap();
+                compact_and_free::free_log(&one.space).unwrap();
             }
             drop(to_load);
         });

@@ -25,7 +25,7 @@ use crate::index::manifest::{Head, Manifest, RunInfo};
 use crate::index::run::builder::TableBuilder;
 use crate::index::run::file::RunFileSink;
 use crate::index::run::table::TableInfo;
-use crate::read::own_records::STREAMS_MARK;
+use crate::read::system_records::STREAMS_MARK;
 use crate::types::compression::Compression;
 use crate::types::error::{Lift, Result};
 use crate::types::index_key::KeyBuffer;

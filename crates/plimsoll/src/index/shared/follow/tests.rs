@@ -6,7 +6,7 @@ use plimsoll_disk::lying::LyingDisk;
 
 use crate::api::snapshot::Snapshot;
 use crate::engine::open::open;
-use crate::engine::{Engine, steps};
+use crate::engine::{Engine, compact_and_free};
 use crate::txn::transaction::Transaction;
 use crate::types::keyspaces::Keyspace;
 use crate::types::options::Options;
@@ -210,7 +210,7 @@ fn a_new_keeper_keeps_the_files_of_its_own_running_backup() {
     }
     let held = next.hold_files().unwrap();
     let (_, files, read) = next.reader.index.runs.files();
-    steps::compact(&before.space, &before.committer).unwrap();
+    compact_and_free::compact(&before.space, &before.committer).unwrap();
     before.close().unwrap();
     next.reader.index.following.follow(&members(&next)).unwrap();
     assert!(members(&next).keeper.is_keeper());
@@ -232,7 +232,7 @@ fn a_new_keeper_defers_removals_until_no_member_reads_all_files() {
     }
     let held = reads.hold_files().unwrap();
     let (_, files, read) = reads.reader.index.runs.files();
-    steps::compact(&before.space, &before.committer).unwrap();
+    compact_and_free::compact(&before.space, &before.committer).unwrap();
     before.close().unwrap();
     next.reader.index.following.follow(&members(&next)).unwrap();
     assert!(members(&next).keeper.is_keeper());

@@ -9,13 +9,13 @@ use plimsoll::{
     CommitId, Db, HistoryImport, ImportCommit, InvalidInput, Keyspace, MAX_VALUE_BYTES,
 };
 
-use crate::apply::{Watched, unreadable};
 use crate::commit::{self, Commit};
-use crate::commit_list::{CommitList, Line};
-use crate::commit_text;
 use crate::compare::{self, Differences, Leaf};
-use crate::counts::Counts;
 use crate::error::{Error, Result};
+use crate::export::commit_text;
+use crate::import::apply::{Watched, unreadable};
+use crate::import::commit_list::{CommitList, Line};
+use crate::import::counts::Counts;
 use crate::object::Kind;
 use crate::object_id::ObjectId;
 use crate::objects::{Objects, missing};

@@ -1,11 +1,11 @@
 //! Derives the root tree of a commit: applies the commit's changes to the tree of its first parent.
 
 use crate::compare::parse;
-use crate::destination::Destination;
 use crate::error::Result;
+use crate::export::destination::Destination;
+use crate::export::pack::Part;
 use crate::object::Kind;
 use crate::object_id::ObjectId;
-use crate::pack::Part;
 use crate::tree::{self, Entry, Mode, PLAIN};
 
 /// A change at one path.

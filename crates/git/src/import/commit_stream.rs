@@ -8,10 +8,10 @@ use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
 use std::process::ChildStdout;
 
-use crate::blobs::{Header, read_header, skip};
 use crate::commit::{self, Commit};
-use crate::cut::{self, Cut};
 use crate::error::{Error, Result};
+use crate::import::blobs::{Header, read_header, skip};
+use crate::import::cut::{self, Cut};
 use crate::object_id::ObjectId;
 use crate::process::{Input, Process};
 use crate::repository::{Repository, range};

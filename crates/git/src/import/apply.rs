@@ -5,11 +5,11 @@ use std::io::{self, Read};
 use jiff::Timestamp;
 use plimsoll::{Db, Keyspace, MAX_KEY_BYTES, MAX_VALUE_BYTES, Transaction};
 
-use crate::blobs::Blob;
-use crate::bookmark::{self, Bookmark};
-use crate::counts::{Counts, FileReason, LeftOutCommit, LeftOutFile};
 use crate::error::{Error, Result};
-use crate::feed::{Feed, Step};
+use crate::import::blobs::Blob;
+use crate::import::bookmark::{self, Bookmark};
+use crate::import::counts::{Counts, FileReason, LeftOutCommit, LeftOutFile};
+use crate::import::feed::{Feed, Step};
 use crate::moments::Notes;
 use crate::object_id::ObjectId;
 

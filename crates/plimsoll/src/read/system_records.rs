@@ -12,7 +12,7 @@ use plimsoll_memory::budget::Budget;
 
 use crate::index::OpenIndex;
 use crate::index::sources::view::Direction;
-use crate::read::moments::Snapshots;
+use crate::read::open_moments::Snapshots;
 use crate::read::span::Span;
 use crate::types::as_of::AsOf;
 use crate::types::branch_registry::Registry;

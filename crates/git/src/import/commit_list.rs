@@ -3,8 +3,8 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::ChildStdout;
 
-use crate::blobs::{Header, read_header, skip};
 use crate::error::{Error, Result};
+use crate::import::blobs::{Header, read_header, skip};
 use crate::object_id::ObjectId;
 use crate::objects::missing;
 use crate::process::{Git, Input, Process};

@@ -15,7 +15,7 @@ const READERS: usize = 4;
 
 /// The threads end when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Upkeep {
+pub(crate) struct MemoryWorkers {
     evictor: Option<EvictorRunner>,
     _readers: Option<ReaderThreads>,
 }
@@ -25,11 +25,11 @@ enum EvictorRunner {
     Thread {
         _thread: EvictorThread,
     },
-    /// The store's owner calls [`Upkeep::step`] instead of a thread.
+    /// The store's owner calls [`MemoryWorkers::step`] instead of a thread.
     Steps(Evictor),
 }
 
-impl Upkeep {
+impl MemoryWorkers {
     /// Starts the threads that the options request. Without background threads each scan reads
     /// ahead on its own thread.
     pub(crate) fn start(pool: &Arc<Pool>, options: &Options) -> Result<Self> {

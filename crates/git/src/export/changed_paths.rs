@@ -6,9 +6,9 @@ use std::ops::Bound;
 use plimsoll::{Changes, Commit};
 
 use crate::compare::{SLASHES_MAX, parse};
-use crate::derive::{Change, Content, EntryChange, Source};
-use crate::destination::Destination;
 use crate::error::{Error, Result};
+use crate::export::derive::{Change, Content, EntryChange, Source};
+use crate::export::destination::Destination;
 use crate::object::{Hasher, Kind};
 use crate::object_id::ObjectId;
 use crate::records::{ENTRIES, FILES, ROOT_KEY};

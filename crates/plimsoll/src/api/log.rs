@@ -7,8 +7,8 @@ use std::sync::Arc;
 use plimsoll_log::file_log::read::scan::FileScan;
 use plimsoll_log::glsn::{Glsn, StreamId};
 
+use crate::api::change_feed::Commits;
 use crate::api::commit::Commit;
-use crate::api::commits::Commits;
 use crate::api::follow::LogFollow;
 use crate::api::log_entry::{DROPPED_STREAM, LogEntry, LogEntryRef};
 use crate::engine::Engine;

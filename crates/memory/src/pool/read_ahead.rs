@@ -19,8 +19,8 @@ use std::time::Duration;
 use plimsoll_disk::thread::spawn;
 
 use super::frame::Heat;
-use super::keeper::Keeper;
 use super::pinned::Filling;
+use super::replacement::Replacement;
 use super::{Pool, PoolFile};
 use crate::budget::Kind;
 use crate::budget::chunk::CHUNK_BYTES;
@@ -274,17 +274,19 @@ impl PoolFile {
         first: u32,
         count: u32,
         heat: Heat,
-        may: impl Fn(&Keeper) -> bool,
+        may: impl Fn(&Replacement) -> bool,
     ) -> (FrameRun<'_>, bool) {
         let pool = &self.file.pool;
         let mut frames = [const { None }; RUN_PAGES as usize];
         let mut ended = false;
-        let mut keeper = pool.lock();
-        let inline_before = keeper.inline_evictions();
+        let mut replacement = pool.lock();
+        let inline_before = replacement.inline_evictions();
         for (number, frame) in (first..first + count).zip(&mut frames) {
             let key = self.key(number);
             if pool.frames.find_any(key).is_none() {
-                let at = may(&keeper).then(|| keeper.frame(&pool.frames, &pool.budget)).flatten();
+                let at = may(&replacement)
+                    .then(|| replacement.frame(&pool.frames, &pool.budget))
+                    .flatten();
                 let Some(at) = at else {
                     ended = true;
                     break;
@@ -292,7 +294,7 @@ impl PoolFile {
                 *frame = Some(pool.begin_at(at, key, heat));
             }
         }
-        pool.call_if_short(keeper, inline_before);
+        pool.call_if_short(replacement, inline_before);
         (frames, ended)
     }
 }

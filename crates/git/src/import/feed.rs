@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 
 use jiff::Timestamp;
 
-use crate::blobs::{self, Blob, Blobs, Content};
-use crate::changes::{self, Change, Changes, Compared, Piece};
 use crate::commit::Commit;
-use crate::commit_stream::{CommitStream, Next};
-use crate::cut::Cut;
 use crate::error::Result;
+use crate::import::blobs::{self, Blob, Blobs, Content};
+use crate::import::changes::{self, Change, Changes, Compared, Piece};
+use crate::import::commit_stream::{CommitStream, Next};
+use crate::import::cut::Cut;
 use crate::object_id::ObjectId;
 use crate::repository::Repository;
 

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::Result;
+use crate::export::pack::{Pack, Part};
+use crate::import::whole::{malformed, tree_of};
 use crate::object::{Format, Kind};
 use crate::object_id::ObjectId;
 use crate::objects::Objects;
-use crate::pack::{Pack, Part};
 use crate::process::Git;
-use crate::whole::{malformed, tree_of};
 
 /// Maximum number of ids in one generation of [`Recent`].
 const RECENT_MAX: usize = 16_384;

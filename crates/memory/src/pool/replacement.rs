@@ -64,7 +64,7 @@ const CHUNK_CHOICES: usize = 64;
 /// survives.
 const CLOCK_ROUNDS: usize = Heat::HotAndTouched as usize;
 
-pub(super) struct Keeper {
+pub(super) struct Replacement {
     pub(super) slots: Slots,
     queues: Queues,
     ghosts: Ghosts,
@@ -101,7 +101,7 @@ pub(crate) struct Room {
     pub(crate) taken: u64,
 }
 
-impl Keeper {
+impl Replacement {
     /// Heap bytes for this many chunks.
     pub(super) fn heap_bytes(chunks: usize) -> usize {
         let frames = chunks * FRAMES_PER_CHUNK;
@@ -111,7 +111,7 @@ impl Keeper {
             + Ghosts::heap_bytes(frames)
     }
 
-    /// Makes a keeper of at most `max_chunks`.
+    /// Makes a replacement of at most `max_chunks`.
     pub(super) fn new(max_chunks: usize, min_chunks: usize, headroom: usize) -> Self {
         Self {
             slots: Slots::new(max_chunks),
@@ -204,7 +204,7 @@ impl Keeper {
         Some((!is_free).then_some(moved))
     }
 
-    /// Undoes [`Keeper::take_out`], in the same frame or in another frame with the same bytes.
+    /// Undoes [`Replacement::take_out`], in the same frame or in another frame with the same bytes.
     fn put_back(&mut self, frames: &Frames, at: u32, page: Moved) {
         let frame = frames.get(at);
         frame.begin(page.key, page.heat);
