@@ -600,7 +600,7 @@ mod tests {
             bytes[4..8].copy_from_slice(&len.to_le_bytes());
             let sum = sum_of_head(Role::Client, 0, &bytes[..16]);
             bytes[16..24].copy_from_slice(&sum.to_le_bytes());
-            refused(bytes.clone(), "instead of its frame 0 came");
+            refused(bytes.clone(), "the header of frame 0 is invalid");
         }
     }
 
@@ -620,7 +620,7 @@ mod tests {
         let mut twice = input(twice);
         twice.begin().unwrap();
         assert!(twice.skip_rest().is_err() && !twice.is_between_messages());
-        refused(last, "instead of its frame 0 came");
+        refused(last, "the header of frame 0 is invalid");
         refused(frame(0, Kind::Last, b"x").into_iter().chain([1]).skip(1).collect(), "frame 0");
         let mut other_side = Input::new(Box::new(Cursor::new(first.clone())), Role::Server);
         assert!(other_side.begin().is_err(), "it was sent back");

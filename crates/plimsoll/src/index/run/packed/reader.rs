@@ -80,13 +80,11 @@ impl PackedFile {
     }
 
     /// The shape of a file, according to its directory; `None` if it has none. The file may have
-    /// lost its end, or have bytes behind it: the place of a page of the directory, and the number
-    /// of pages in it, determine the length.
+    /// lost its end, or have bytes behind it.
     pub(in crate::index::run) fn find_shape(file: &RunFile) -> Result<Option<Shape>, LoadError> {
         let whole_pages = file.file.len()? / PAGE_BYTES as u64;
         let whole_pages = u32::try_from(whole_pages).unwrap_or(u32::MAX);
         let mut page = PageScratch([0; PAGE_BYTES]);
-        let mut likely = None;
         let mut failed = None;
         for place in (0..whole_pages).rev().take(SEARCHED_MAX as usize) {
             match file.load(place, &mut page.0) {
@@ -102,28 +100,33 @@ impl PackedFile {
             }
             let Some(directory) = Directory::new(page_payload(&page.0)) else { continue };
             let [in_first, in_second] = shapes_of(&directory, place);
+            // One copy before it there is the other copy, or the stream.
+            let before = place.checked_sub(directory.pages.div_ceil(ENTRIES));
+            let is_in_second =
+                before.and_then(|before| Self::is_directory(file, before, &mut page));
             let has_length = |shape: &Shape| shape.file_pages == whole_pages;
-            if let Some(shape) = in_first.filter(has_length) {
-                return Ok(Some(shape));
+            let found = match is_in_second {
+                Some(true) => in_second,
+                Some(false) => in_first,
+                None => in_second.filter(has_length).or(in_first),
+            };
+            if found.is_some() {
+                return Ok(found);
             }
-            if let Some(shape) = in_second.filter(has_length)
-                && !Self::is_of_stream(file, place - shape.directory_pages(), &mut page)
-            {
-                return Ok(Some(shape));
-            }
-            // Of a shortened file, the first copy remains; it is met last.
-            likely = in_first.or(likely);
         }
-        match (likely, failed) {
-            (None, Some(error)) => Err(error),
-            (likely, _) => Ok(likely),
-        }
+        failed.map_or(Ok(None), Err)
     }
 
-    /// Whether the page at `place` is readable, and belongs to the stream.
-    fn is_of_stream(file: &RunFile, place: u32, page: &mut PageScratch) -> bool {
-        let read = file.file.read_exact_at(&mut page.0, u64::from(place) * PAGE_BYTES as u64);
-        read.is_ok() && check_blocks(&page.0, file.seed, place)
+    /// Whether the page at `place` belongs to a directory (`true`) or to the stream; `None` if it is
+    /// damaged.
+    fn is_directory(file: &RunFile, place: u32, page: &mut PageScratch) -> Option<bool> {
+        match file.load(place, &mut page.0) {
+            Ok(()) => Some(page_kind(&page.0) == DIRECTORY_PAGE),
+            Err(LoadError::Corrupt { .. }) => {
+                check_blocks(&page.0, file.seed, place).then_some(false)
+            }
+            Err(_) => None,
+        }
     }
 
     fn open_directory(&self, shape: Shape) -> OpenDirectory {
