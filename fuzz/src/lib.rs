@@ -24,7 +24,7 @@ use plimsoll_log::format::{BLOCK_BYTES, genesis_chain, segment_seed};
 use plimsoll_log::glsn::{Glsn, StreamId};
 use plimsoll_memory::budget::{Backing, Budget};
 use plimsoll_memory::pool::Pool;
-use plimsoll_sim::driver::{Care, run};
+use plimsoll_sim::driver::{CheckOptions, run};
 use plimsoll_sim::op::generate::{Profile, from_bytes};
 use plimsoll_sim::op::text::print;
 use plimsoll_sim::world::{Setting, World};
@@ -219,7 +219,7 @@ pub fn engine_ops(bytes: &[u8]) {
     let Some((kind, rest)) = bytes.split_first() else { return };
     let profile = Profile::ALL[usize::from(*kind) % Profile::ALL.len()];
     let ops = from_bytes(rest, &profile.settings());
-    let care = Care { may_refuse: profile == Profile::Budget, ..Care::default() };
+    let care = CheckOptions { may_refuse: profile == Profile::Budget, ..CheckOptions::default() };
     if let Err(failure) =
         run(World::new(u64::from(*kind), Setting::of_seed(u64::from(*kind))), care, &ops)
     {

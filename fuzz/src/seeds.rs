@@ -12,7 +12,7 @@ use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_fuzz::fragments_of;
 use plimsoll_sim::case::{Case, Mode};
-use plimsoll_sim::driver::{Care, run};
+use plimsoll_sim::driver::{CheckOptions, run};
 use plimsoll_sim::world::World;
 
 const STORES: u64 = 12;
@@ -35,7 +35,7 @@ fn make_all() -> Result<(), Box<dyn std::error::Error>> {
     let folder = Path::new(&folder);
     for seed in 0..STORES {
         let case = Case { ops: 120, ..Case::new(Mode::Model, seed) };
-        let driver = run(case.world(), Care::default(), &case.workload())
+        let driver = run(case.world(), CheckOptions::default(), &case.workload())
             .map_err(|failure| failure.to_string())?;
         store(folder, seed, driver.world())?;
         let mut random = Random::new(seed);

@@ -28,7 +28,7 @@ fn path_without_store_is_refused_and_unchanged() {
             vec!["warm", path, "--delete"],
             vec!["backup", path, "x"],
         ] {
-            let what = if path == &file { "this is a file; a store is a folder" } else { "" };
+            let what = if path == &file { "this is a file, but a store is a folder" } else { "" };
             run(&command).fails(3, &["plimsoll: ", path, what]);
         }
     }

@@ -74,7 +74,7 @@ fn each_command_for_data_reads_and_writes_its_branch_only() {
     assert_eq!(on(&["add", "n", "5"]).ok().text(), "5\n");
     assert_eq!(on(&["append", "a", "x"]).ok().text(), "2\n");
     on(&["cas", "a", "2x", "2"]).ok();
-    on(&["cas", "a", "1", "9"]).fails(1, &["another value"]);
+    on(&["cas", "a", "1", "9"]).fails(1, &["not the expected one"]);
     let left = on(&["ttl", "b"]).ok().text();
     assert!(left.starts_with("3599.") || left.starts_with("3600."), "{left}");
     on(&["persist", "b"]).ok();

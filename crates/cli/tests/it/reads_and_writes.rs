@@ -58,7 +58,7 @@ fn updates_print_what_became_of_the_key() {
     run(&["add", &store, "a"]).fails(2, &["the value of a has 3 bytes"]);
     run(&["add", &store, "n", &i64::MAX.to_string()]).fails(2, &["does not fit"]);
     run(&["cas", &store, "a", "abc", "d"]).ok();
-    run(&["cas", &store, "a", "abc", "e"]).fails(1, &["`a` has another value"]);
+    run(&["cas", &store, "a", "abc", "e"]).fails(1, &["the value of `a` is not the expected one"]);
     assert_eq!(
         run(&["cas", &store, "b", "--absent", "1", "--json"]).ok().json(),
         json!({ "swapped": true })

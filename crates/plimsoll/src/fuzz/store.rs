@@ -69,7 +69,8 @@ struct Sample {
 
 /// How a file's checksums are recomputed.
 enum FileKind {
-    /// Pages with checksums under a seed; in the place of the first ones, blocks if the run is packed.
+    /// Pages with checksums under a seed; in the place of the first ones, blocks if the run is
+    /// packed.
     Run {
         seed: u64,
         packed: usize,

@@ -117,8 +117,8 @@ impl PackedFile {
         failed.map_or(Ok(None), Err)
     }
 
-    /// Whether the page at `place` belongs to a directory (`true`) or to the stream; `None` if it is
-    /// damaged.
+    /// Whether the page at `place` belongs to a directory (`true`) or to the stream; `None` if it
+    /// is damaged.
     fn is_directory(file: &RunFile, place: u32, page: &mut PageScratch) -> Option<bool> {
         match file.load(place, &mut page.0) {
             Ok(()) => Some(page_kind(&page.0) == DIRECTORY_PAGE),
