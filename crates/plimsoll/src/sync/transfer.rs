@@ -503,19 +503,18 @@ fn transfer(
             let sink = &mut crate::sync::forging::Forger(sink);
             source.send(wanted, &haves, sink)
         });
-        match sent {
-            // The haves are only a sample. A partial clone can send nothing else than the commits
-            // after this one, so ask for it.
-            Err(Error::InvalidInput(InvalidInput::BelowBoundary { id }))
-                if !haves.is_full()
-                    && let Ok(id) = id.parse()
-                    && !haves.commits.contains(&(id, true))
-                    && target.has(&id)? =>
-            {
-                haves.push_line([id]);
-            }
-            commits => return Ok(Moved { from: before, to: last, commits: commits? }),
+        // The haves are only a sample. A partial clone can send nothing else than the commits after
+        // this one, so ask for it.
+        if let Err(Error::InvalidInput(InvalidInput::BelowBoundary { id })) = &sent
+            && !haves.is_full()
+            && let Ok(id) = id.parse()
+            && !haves.commits.contains(&(id, true))
+            && target.has(&id)?
+        {
+            haves.push_line([id]);
+            continue;
         }
+        return Ok(Moved { from: before, to: last, commits: sent? });
     }
 }
 
