@@ -1,4 +1,4 @@
-//! What happened on a branch: its commits, versions, differences and changes.
+//! The history of a branch: its commits, versions, differences and changes.
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -364,7 +364,7 @@ pub(crate) fn named(py: Python<'_>, store: &Arc<Store>, name: &str) -> PyResult<
     py.detach(|| db.branch(name)).or_raise()
 }
 
-/// What `Db.branches` tells of a branch.
+/// The facts about a branch that `Db.branches` returns.
 ///
 /// >>> db = plimsoll.in_memory()
 /// >>> draft = db.create_branch("draft")

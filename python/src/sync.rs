@@ -238,7 +238,7 @@ fn text(id: CommitId) -> String {
     id.to_string()
 }
 
-/// What `Db.fetch`, `Db.pull` or `Db.push` did to a branch.
+/// The change of a branch by `Db.fetch`, `Db.pull` or `Db.push`.
 ///
 /// >>> plimsoll.open(path, memory="16MiB").close()
 /// >>> db = plimsoll.clone(path, path + ".copy", memory="16MiB")

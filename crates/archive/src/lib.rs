@@ -147,8 +147,9 @@ impl Archive {
     /// Until the next pass, or until the archiver is dropped, the store keeps its log after the
     /// archived end ([`Db::hold_log`]), so that no moment is missed in between. The log is not
     /// retained if the archiver only reads a store that another process has exclusively, or if it
-    /// may not write to the store's folder. If that process then frees log, the next pass archives
-    /// the index again, and the moments in between are lost.
+    /// may not write to the store's folder. If another process then frees a part of the log that is
+    /// not archived yet, the next pass archives the index again, and the moments in between are
+    /// lost.
     ///
     /// Besides the store's budget, of which it takes 64 KiB, a pass needs some MiB for compression,
     /// and about 500 bytes for each archived object.

@@ -469,7 +469,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// A job whose steps report their name and wait for instructions how to continue.
+    /// A job whose steps report their name, and wait until they are told how to continue.
     fn held(
         job_pool: &Arc<JobPool>,
         name: &'static str,

@@ -3,11 +3,11 @@
 //! Files ([`vfs`], with real files in [`os`], switchable page caching in [`switching`]; files in
 //! memory in [`mem`]; disks that wrap another one in [`layer`]; with the feature `testing`,
 //! simulated faults in `lying`; what processes share in [`sharing`]; what a forked child may do in
-//! [`fork`]), memory of the system ([`machine`], [`room`]), its processors ([`processors`]), time
-//! ([`clock`]), threads ([`thread`], [`worker`], [`job_pool`]) and their fair lock ([`fair_lock`]),
-//! other programs ([`command`]), randomness ([`random`]), the one checksum ([`checksum`]) and the
-//! encoding of integers ([`codec`]). The crates above never call the operating system themselves;
-//! this lets one seed replay a whole run.
+//! [`fork`]), memory of the system ([`machine`], [`free_memory`]), its processors ([`processors`]),
+//! time ([`clock`]), threads ([`thread`], [`worker`], [`job_pool`]) and their fair lock
+//! ([`fair_lock`]), other programs ([`command`]), randomness ([`random`]), the one checksum
+//! ([`checksum`]) and the encoding of integers ([`codec`]). The crates above never call the
+//! operating system themselves; this lets one seed replay a whole run.
 
 #[doc(hidden)]
 pub mod borders;

@@ -123,7 +123,7 @@ pub enum Error {
     /// The store has commits of another origin: import into a new store.
     #[error("the store already has {what}; import the whole repository into a new store")]
     NotEmpty {
-        /// What it has.
+        /// The history that it has.
         what: &'static str,
     },
     /// The exported commit has another id than the imported one.

@@ -23,7 +23,7 @@ pub(crate) const PLAIN: Mode = Mode(0o100_644);
 pub(crate) struct Mode(u32);
 
 impl Mode {
-    /// Of a directory.
+    /// The mode of a directory.
     pub(crate) const TREE: Self = Self(TREE);
 
     /// Parses octal digits.

@@ -500,7 +500,7 @@ fn sum_of(earlier: &CacheStats, mut now: CacheStats) -> CacheStats {
 
 type Entry<'a> = plimsoll_memory::cache::Value<'a>;
 
-/// What a row answers.
+/// The answer of a row.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer<T> {
     /// The key has this value, which may expire later.

@@ -311,7 +311,7 @@ impl Driver {
     fn step(&mut self, random: &mut Random) -> Outcome {
         match self.act(random) {
             Err(StepError::Call(_)) if self.is_down() => {}
-            // What a killed process has read is unknown.
+            // The reads of a killed process are unknown.
             Err(StepError::Wrong(_)) if self.is_killed() => {}
             ended => ended?,
         }
@@ -603,7 +603,8 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // A store holds the process whose waits hold the peers.
+        // Break a cycle of references: the peers hold the stores, a store holds its process, and
+        // the process holds the peers, because it calls them while it waits.
         (0..self.members.len()).for_each(|number| self.peers.set(number, None));
     }
 }

@@ -435,7 +435,8 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // A store holds the process whose waits hold the peers.
+        // Break a cycle of references: the peers hold the stores, a store holds its process, and
+        // the process holds the peers, because it calls them while it waits.
         (0..self.members.len()).for_each(|number| self.peers.set(number, None));
     }
 }

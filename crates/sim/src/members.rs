@@ -1,9 +1,9 @@
 //! Several simulated processes that share a store on one simulated disk.
 //!
 //! Each process has its own handle of the store ([`life`]), and is killed, stopped, joins and
-//! leaves independently ([`slot`]); a power cut hits all of them. Only one process runs at a time,
-//! and a stopped one is in the middle of an act, so that a seed replays a run. While a process
-//! waits for another, simulated time passes and the others run their background work
+//! leaves independently ([`process_slot`]); a power cut hits all of them. Only one process runs at
+//! a time, and a stopped one is in the middle of an act, so that a seed replays a run. While a
+//! process waits for another, simulated time passes and the others run their background work
 //! ([`process_slot::BackgroundPeers`]).
 //!
 //! [`driver`] checks the guarantees: every process reads an acknowledged commit at once, in one

@@ -159,7 +159,7 @@ pub(crate) struct WorkerOutput {
     pub(crate) acknowledged: u64,
     /// The time of the last acknowledgement, by the parent's clock.
     last_nanos: u64,
-    /// Times between two acknowledgements that exceed [`STALL_MILLIS`], in milliseconds.
+    /// Times between two acknowledgements, in milliseconds.
     gaps_millis: Vec<u64>,
     /// Acknowledgements.
     times: u64,

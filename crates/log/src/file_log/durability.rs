@@ -129,7 +129,7 @@ impl DurabilityState {
         Ready::make(&self.tail, &self.unsynced_blobs, &self.env)
     }
 
-    /// The right to write to the active segment, and its end.
+    /// The right to write to the active segment, and the end up to which it may be written.
     pub(crate) fn writer_and_ready(
         &self,
     ) -> Result<(MutexGuard<'_, SegmentWriter>, Ready), LogError> {

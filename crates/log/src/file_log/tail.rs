@@ -78,7 +78,7 @@ impl Tail {
 
     /// The GLSN of the next entry.
     pub(crate) fn next(&self) -> Glsn {
-        // Acquire: pairs with the Release in `set_next`, so that every entry below is readable.
+        // Acquire: pairs with the Release in `set_end`, so that every entry below is readable.
         Glsn(self.next.load(Ordering::Acquire))
     }
 

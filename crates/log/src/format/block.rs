@@ -3,7 +3,7 @@
 //! Each fragment is checked by itself and against its predecessor: records follow each other by
 //! GLSN and chain hash, and a fragment that continues in the next block ends at the end of its own.
 //! Readers that cross from one block to the next check that the blocks follow each other: see
-//! `OpenLog::follow` and `ChainCheck`.
+//! `OpenLog::follow` and `FileScan`.
 
 use crate::format::fragment::{FRAGMENT_HEADER_BYTES, Found, Fragment, FragmentType, fragment_at};
 use crate::format::record::{Mark, RecordHeader};

@@ -111,7 +111,7 @@ impl Replacement {
             + Ghosts::heap_bytes(frames)
     }
 
-    /// Makes a replacement of at most `max_chunks`.
+    /// Makes the replacement policy of a pool of at most `max_chunks`.
     pub(super) fn new(max_chunks: usize, min_chunks: usize, headroom: usize) -> Self {
         Self {
             slots: Slots::new(max_chunks),

@@ -35,7 +35,7 @@ struct Running {
     numbers: BTreeSet<u64>,
 }
 
-/// A running transfer. Until it is dropped, its temporary branches are no leftovers.
+/// A running transfer. Until it is dropped, its temporary branches are not leftovers.
 pub(crate) struct Transfer {
     store: Arc<Engine>,
     number: u64,
@@ -86,8 +86,8 @@ pub(crate) struct Leftovers<'s> {
 }
 
 impl<'s> Leftovers<'s> {
-    /// List the branches before this call: one that is created later may be that of a process
-    /// that is not known here.
+    /// Lists the living processes. List the branches before this call, because a branch that is
+    /// created later may belong to a process that is not in this list.
     ///
     /// # Errors
     /// Errors of the operating system, if other processes share the store.

@@ -144,7 +144,7 @@ fn start_compacting(
                 match progress {
                     Progress::Worked => Next::Again,
                     Progress::Idle if priority == Priority::Due => Next::Within(SETTLE_AFTER),
-                    // Rings a process that becomes the keeper.
+                    // Other processes need not check: the bell rings when one becomes the keeper.
                     Progress::Idle if looked.role().may_write() && compaction.has_expiries() => {
                         looked.advance_time();
                         Next::Within(EXPIRY_CHECK)

@@ -5,8 +5,8 @@
 //! turn. So an iterator that has stepped over deleted keys publishes the interval, and later
 //! iterators seek to its end. A commit that deletes a range publishes the range.
 //!
-//! The record of recent commits also shows which ranges of keys no commit has written since a
-//! moment, so that the validation of a range that was read need not search the memtables.
+//! The remembered writes of recent commits also show which ranges of keys no commit has written
+//! since a moment, so that the validation of a range that was read need not search the memtables.
 //!
 //! A gap states: *at every GLSN from `since` on, up to the first commit that puts into the
 //! interval, no key in it is alive.*
@@ -290,8 +290,8 @@ impl Gaps {
         }
     }
 
-    /// Whether the gaps prove that no commit after `after` has written a key of a range or deleted
-    /// a range that overlaps it.
+    /// Whether the remembered writes prove that no commit after `after` has written a key of a
+    /// range or deleted a range that overlaps it.
     pub(crate) fn is_unwritten(
         &self,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),

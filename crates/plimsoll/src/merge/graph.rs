@@ -53,9 +53,9 @@ impl<'a> Graph<'a> {
         Self { store, view, at, chains: BTreeMap::new(), lease }
     }
 
-    /// The newest states that both states contain, and the commits in each. There are several if
-    /// branches were merged crosswise. One may be contained in another if a chain between the two
-    /// is no longer retained.
+    /// The newest states in both sets of commits, each with the commits that it contains. There are
+    /// several if branches were merged crosswise. One may be contained in another if a chain
+    /// between the two is no longer retained.
     ///
     /// # Errors
     /// Disk errors, the budget, or corruption.
@@ -171,7 +171,7 @@ impl<'a> Graph<'a> {
         Ok(false)
     }
 
-    /// What a state contains.
+    /// The commits that a state contains.
     pub(crate) fn contained(&mut self, state: State) -> Result<Contained> {
         let (mut contained, mut open) = (Contained::new(), vec![state]);
         while let Some((chain, at)) = open.pop() {
@@ -211,8 +211,8 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Adds the states that were merged into a chain by commits up to `upto`; of each chain, the
-    /// newest.
+    /// Adds the states that were merged into a chain by commits up to `upto`; for each chain,
+    /// the newest.
     fn merged_into(&mut self, into: u32, upto: Glsn, states: &mut Vec<State>) -> Result<()> {
         let key = |bytes: &[u8]| KeptKey::new(BRANCHES, bytes);
         // The greatest id is never used.

@@ -1,5 +1,5 @@
-//! What a branch reads of the store: its own chain, its ancestors up to where the next chain left
-//! them, and main up to the fork.
+//! The part of the store that a branch reads: its own chain, its ancestors up to where the next
+//! chain left them, and main up to the fork.
 //!
 //! The youngest chain of the lineage with a version of a key decides what the branch sees of it,
 //! even if that version is a deletion or has expired. Main decides if none has.

@@ -318,7 +318,7 @@ pub struct ValueReader {
 enum Pieces {
     /// For a value that is not compressed, before the first piece: the checksum of these bytes.
     Plain(Running),
-    /// Of a compressed value.
+    /// For a compressed value.
     Packed(Box<Unpacked>),
 }
 

@@ -1,4 +1,4 @@
-//! Sends a commit otherwise than it is, as a damaged or hostile store would: for simulations.
+//! Sends an altered commit, as a damaged or hostile store would; for simulations.
 
 use std::cell::Cell;
 
@@ -8,7 +8,7 @@ use crate::sync::send::{CommitSink, Head};
 use crate::types::error::Result;
 use crate::types::expiry::Expiry;
 
-/// The part of a commit that is sent wrong.
+/// The part of a commit that is altered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgery {
     /// The order of the parents.
@@ -51,13 +51,13 @@ pub fn arm(nth: u64, forgery: Forgery) {
     IS_FORGED.set(false);
 }
 
-/// Ends [`arm`]; returns whether a commit was sent otherwise than it is.
+/// Ends [`arm`]; returns whether an altered commit was sent.
 pub fn disarm() -> bool {
     ARMED.set(None);
     IS_FORGED.replace(false)
 }
 
-/// Passes commits on, the chosen one forged.
+/// Passes commits on, and alters the chosen one.
 pub(super) struct Forger<'r>(pub(super) &'r mut dyn CommitSink);
 
 impl CommitSink for Forger<'_> {

@@ -48,7 +48,7 @@ const COMMIT: u8 = b'c';
 /// The key of the depth of a partial clone.
 const DEPTH: &[u8] = b"d";
 
-/// How the keys begin that name the last commit that a chain received.
+/// The first byte of the keys that name the last commit that a chain received.
 const LAST: u8 = b't';
 
 /// The most commits whose ids are written in one transaction.
@@ -338,7 +338,7 @@ impl Ids {
     }
 
     /// The number of commits that a partial clone gets of a branch that does not descend from its
-    /// commits; `None` if the store is no partial clone.
+    /// commits; `None` if the store is not a partial clone.
     pub(super) fn depth(&self) -> Result<Option<u64>> {
         let depth = Snapshot::newest(self.store()).get(&self.space, DEPTH)?;
         depth.map(|depth| Reader::new(&depth).u64().ok_or_else(damaged)).transpose()
@@ -471,7 +471,7 @@ impl Ids {
     }
 
     /// Whether the log was trimmed at a state of a chain before its ids were asked for: the next
-    /// record of the chain stands for commits that are not known.
+    /// record of the chain stands for unknown commits.
     fn is_trimmed(&self, snapshot: &Snapshot, batch: &Batch, (chain, at): State) -> Result<bool> {
         if at == Glsn::MAX {
             return Ok(false);

@@ -40,8 +40,8 @@ pub const MAX_SOURCE_BYTES: usize = 1024;
 /// An import of a history whose commits have given parents, times and contents, for example the
 /// history of another version-control system. From [`Db::import_history`].
 ///
-/// The parents of a commit must be imported before it. The ids of the commits depend only on what
-/// is imported. Importing the same history again therefore gives the same ids and writes nothing
+/// The parents of a commit must be imported before it. The ids of the commits depend only on the
+/// imported data. Importing the same history again therefore gives the same ids and writes nothing
 /// twice.
 ///
 /// ```

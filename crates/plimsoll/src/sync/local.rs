@@ -95,7 +95,7 @@ impl Peer for Local {
         Ok(self.ids.tip_of(&branch)?.map(|place| place.id))
     }
 
-    /// The last commit of each branch. Of main, the receiving branch and temporary branches, also
+    /// The last commit of each branch. For main, the receiving branch and temporary branches, also
     /// older commits.
     fn haves(&mut self, branch: &str) -> Result<Haves> {
         self.ids.catch_up()?;

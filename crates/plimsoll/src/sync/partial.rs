@@ -47,7 +47,7 @@ pub enum CloneDepth {
     /// At most this many commits of the first-parent line of each branch, fewer if the other store
     /// does not retain a state that old.
     Commits(NonZeroU32),
-    /// Of main, the state of this commit, which main must contain. No other branches.
+    /// The state of this commit of main, without earlier commits and other branches.
     At(CommitId),
 }
 

@@ -45,7 +45,7 @@ pub(super) const DEPTH_MAX: u64 = u32::MAX as u64;
 pub(super) struct Line {
     /// Newest first.
     pub(super) ids: Vec<CommitId>,
-    /// What the last one is.
+    /// The kind of the last one.
     pub(super) end: LineEnd,
 }
 
@@ -163,7 +163,7 @@ pub(super) trait Peer {
     /// Errors of reads and of commits.
     fn delete_leftovers(&mut self, branch: &str, tip: CommitId) -> Result<()>;
 
-    /// Charges what [`Peer::send`] holds to the budget of `db`, which receives the commits.
+    /// Charges the memory of [`Peer::send`] to the budget of `db`, which receives the commits.
     fn charge_to(&mut self, _db: &Db) {}
 
     /// Ends the use of the store.

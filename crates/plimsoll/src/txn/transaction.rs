@@ -1,7 +1,7 @@
 //! Optimistic, serializable transactions.
 //!
 //! A transaction reads one snapshot plus its own writes, and records its reads. Its commit is
-//! refused with [`crate::Error::Conflict`] if any of that was changed by a commit that is ordered
+//! refused with [`crate::Error::Conflict`] if data that it read was changed by a commit ordered
 //! between the snapshot and this one, durable or not (`txn::commit`). A key that had no value at
 //! the snapshot and has none at the commit may count as unchanged although it had one in between:
 //! its versions may have been dropped.

@@ -178,7 +178,7 @@ impl Known {
         id
     }
 
-    /// What remains if the branch with the chain `id` is deleted.
+    /// The chains and versions to remove if the branch with the chain `id` is deleted.
     ///
     /// A deleted branch's chain is kept while other chains descend from it, or contain commits only
     /// through it. Its versions may be the base of a merge only if two others contain it by

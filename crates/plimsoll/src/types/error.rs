@@ -222,7 +222,7 @@ pub enum Error {
     /// Correct that, and repeat the transfer, which continues.
     #[error("{message}")]
     Remote {
-        /// What failed there, and what to do.
+        /// The failure there, and the remedy.
         message: String,
     },
     /// The memory budget is exhausted: the message lists the holders. The transaction is aborted,

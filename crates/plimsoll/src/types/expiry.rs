@@ -16,8 +16,8 @@ const LAST_MICROS: u64 = 253_402_300_799_999_999;
 pub(crate) struct Expiry(NonZeroU64);
 
 impl Expiry {
-    /// Of a deletion on a branch: it hides the versions of the branch's ancestors, so the index
-    /// must keep it. No value has this expiry.
+    /// Marks a deletion on a branch. Such a deletion hides the versions of the branch's ancestors,
+    /// so the index must keep it. No value has this expiry.
     pub(crate) const OF_DELETION: Self = Self(NonZeroU64::MIN);
 
     /// An expiry that was stored; `None` if it is out of bounds.

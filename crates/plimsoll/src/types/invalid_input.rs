@@ -280,7 +280,7 @@ pub enum InvalidInput {
         /// The total memory budget of the members.
         total_bytes: u64,
     },
-    /// The destination of a backup already exists.
+    /// The destination of a backup, a recovery or a restore already exists.
     #[error("{}: this path already exists; give the backup a new or empty folder", path.display())]
     DestinationExists {
         /// The destination.
@@ -296,7 +296,7 @@ pub enum InvalidInput {
         /// The destination.
         path: PathBuf,
     },
-    /// The destination of a backup is inside the store.
+    /// The destination of a backup or a recovery is inside the store.
     #[error("{}: this is inside the store; give the backup a folder outside of it", path.display())]
     DestinationInside {
         /// The destination.
@@ -670,7 +670,7 @@ pub enum InvalidInput {
     /// The address is that of the store itself.
     #[error("the remote is the store itself; give the address of another store")]
     RemoteIsSelf,
-    /// The destination of the clone already exists.
+    /// The destination of the clone is not empty.
     #[error(
         "{} is not empty; give the clone another path, or continue an interrupted clone with a \
          pull", path.display()

@@ -64,12 +64,12 @@ pub(crate) const IDS: u32 = 6;
 /// The key of the first GLSN of which no id is known; it exists once ids were asked for.
 pub(crate) const IDS_POSITION: &[u8] = b"p";
 
-/// How the keys in [`IDS`] begin that tell where a commit is; its id follows, then u32 chain and
-/// u64 GLSN.
+/// The first byte of the keys in [`IDS`] that record the place of a commit; its id follows, then
+/// u32 chain and u64 GLSN.
 pub(crate) const PLACE: u8 = b'i';
 
-/// How the keys in [`IDS`] begin that mark the commits of which a partial clone lacks parents; the
-/// id follows. The value is empty for a boundary commit.
+/// The first byte of the keys in [`IDS`] that mark the commits of which a partial clone lacks
+/// parents; the id follows. The value is empty for a boundary commit.
 pub(crate) const BOUNDARY: u8 = b'b';
 
 /// The first id of a keyspace that a user creates.

@@ -35,7 +35,7 @@ pub(super) fn changed_text(text: Option<&[u8]>, random: &mut Random) -> Vec<u8> 
     text_of(numbers)
 }
 
-/// What happens while a merge decides about a key.
+/// Runs while a merge decides about a key.
 pub(super) type Before = Arc<dyn Fn() + Send + Sync>;
 
 /// A rule that the model knows.

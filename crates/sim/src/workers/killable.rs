@@ -51,7 +51,7 @@ fn around_sync<T>(end_state: &EndState, what: &'static str, body: impl FnOnce() 
 }
 
 impl KillableDisk {
-    /// Wraps `disk` for a process with this end_state.
+    /// Wraps `disk` for a process whose planned end is `end_state`.
     pub(crate) fn new(disk: Arc<dyn Disk>, end_state: Arc<EndState>) -> Self {
         Self { disk, end_state }
     }

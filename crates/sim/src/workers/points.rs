@@ -4,8 +4,8 @@
 //! The name of a point gives the activity of the process, whether it is the keeper, the locks that
 //! the thread holds, and the call: `working, turn: after write segment`. A read of shared words,
 //! which is not a system call, is numbered from the preceding call: `working, turn: after write
-//! segment, word 2`. [`crate::workers::mortal`] reports each crossing; this module decides whether
-//! to kill the process there.
+//! segment, word 2`. [`crate::workers::killable`] reports each crossing; this module decides
+//! whether to kill the process there.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -83,7 +83,7 @@ impl DumpOptions {
         Self { history, ..self }
     }
 
-    /// Dumps only this keyspace, without its branches.
+    /// Dumps only this keyspace, and of it only the versions on main.
     #[must_use]
     pub fn keyspace(self, name: impl Into<String>) -> Self {
         Self { keyspace: Some(name.into()), ..self }
@@ -465,7 +465,7 @@ impl Dump<'_> {
     }
 }
 
-/// The oldest moments at which old versions can be read.
+/// Encodes the limits on the moments at which old versions can be read.
 fn encode_limits(limits: &Limits, out: &mut Vec<u8>) {
     push_varint(out, limits.deletions_moved.0);
     push_varint(out, limits.oldest_readable.0);

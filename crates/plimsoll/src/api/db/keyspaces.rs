@@ -66,6 +66,8 @@ impl Db {
     /// of the keyspace, as far back as its retention allows: with [`Retention::Forever`], all of
     /// them. [`Db::forget_keyspace`] frees its space instead.
     ///
+    /// [`Snapshot::keyspace`]: crate::Snapshot::keyspace
+    ///
     /// # Errors
     /// The keyspace is the default one or was dropped already, the handle belongs to another store
     /// or opening, the store is read-only, or the commit fails.
@@ -137,7 +139,7 @@ impl Db {
     /// It serves for choosing between two plans, for a progress bar, or for monitoring. Memtables,
     /// and tables that are partly in the range, are sampled. Up to 32 keys of each memtable and run
     /// are looked up in the older ones to account for overwritten and deleted keys; with many keys
-    /// the error is about an eighth. [`Snapshot::len`] counts exactly.
+    /// the error is about an eighth. [`Snapshot::len`](crate::Snapshot::len) counts exactly.
     ///
     /// # Errors
     /// A handle of another store or of a dropped keyspace, a key that is too long, disk errors, the

@@ -1,5 +1,5 @@
-//! What the policy knows of each run when it chooses runs to merge: its size, and what a merge
-//! would remove from it.
+//! The data by which the policy chooses runs to merge: the size of each run, and the part that a
+//! merge would remove from it.
 
 use std::ops::Bound;
 use std::sync::Arc;

@@ -12,8 +12,8 @@
 //! - when only its contents retain large blob files ([`frees_blobs`];
 //!   `engine/compact_and_free.rs`);
 //! - when another process waits for a flush, or for the part of the log that the memtable retains
-//!   ([`for_others`], `engine/membership.rs`; [`HeldBack`] decides whether members are asked,
-//!   `engine/compact_and_free.rs`);
+//!   ([`for_others`], `engine/shared/membership.rs`; [`HeldBack`] decides whether members are
+//!   asked, `engine/compact_and_free.rs`);
 //! - when the store is closed, unless the replay is short ([`Unflushed::is_too_small_to_flush`];
 //!   `engine.rs`).
 //!

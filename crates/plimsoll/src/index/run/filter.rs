@@ -1,4 +1,4 @@
-//! Filters: tell whether a key may be in a guide's leaves.
+//! Filters, which answer whether a key may be in a guide's leaves.
 //!
 //! A blocked Bloom filter: a key's hash selects one block of 64 bytes (one cache line) and
 //! [`PROBES`] bits in it. An absent key passes with a probability below 1 %; a present one always

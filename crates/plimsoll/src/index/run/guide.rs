@@ -10,8 +10,8 @@
 //! 1. The leaves of a group are consecutive pages, directly followed by the guide.
 //! 2. Every key of the leaves passes the filter.
 //!
-//! One page therefore tells, without reading a leaf, either that a key is absent or which leaf it
-//! is in. The filter begins on a cache line.
+//! One page therefore shows, without reading a leaf, that a key is absent, or which leaf contains
+//! it. The filter begins on a cache line.
 
 use plimsoll_log::glsn::Glsn;
 use plimsoll_memory::page::PAGE_PAYLOAD_BYTES;

@@ -50,7 +50,7 @@ impl LostSpan {
     }
 }
 
-/// An unreadable page whose kind or following key is not known yet.
+/// An unreadable page whose kind or following key is still unknown.
 struct Missing {
     page: u32,
     /// The last readable key before it.
@@ -191,8 +191,8 @@ pub(crate) fn survey(
 }
 
 /// Decides the kind of the unreadable pages below `first_leaf` that no guide describes. A single
-/// one is the guide of the leaves before it, or an inner page. Of several, some may have been
-/// leaves.
+/// one is the guide of the leaves before it, or an inner page. If there are several, some may have
+/// been leaves.
 fn judge(missing: &mut [Missing], first_leaf: u32) {
     let unknown = |missing: &&mut Missing| missing.is_leaf.is_none() && missing.page < first_leaf;
     let count = missing.iter_mut().filter(unknown).count();

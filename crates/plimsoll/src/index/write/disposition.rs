@@ -246,7 +246,7 @@ impl Splitter {
         Disposition::Dropped
     }
 
-    /// FixedHorizon a version in history until `release`.
+    /// Keeps a version in history until `release`.
     fn keep_in_history(&mut self, release: Release) -> Disposition {
         if self.inputs == Inputs::History {
             self.kept.entry(self.retained.0).or_default().add(release);

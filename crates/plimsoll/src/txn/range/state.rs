@@ -1,4 +1,4 @@
-//! The state of an iterator that has begun: the base, own writes, and what it has passed.
+//! The state of an iterator that has begun: the base, own writes, and the interval it has passed.
 
 use std::ops::Bound;
 use std::sync::{Arc, Weak};
@@ -19,7 +19,7 @@ use crate::types::version::Version;
 /// The moment that an iterator reads.
 #[derive(Clone)]
 pub(super) enum When<'t> {
-    /// Of a snapshot, whose versions are retained as long as the iterator lives.
+    /// For a snapshot, whose versions are retained as long as the iterator lives.
     Snapshot(Arc<OpenMoment>),
     /// For a transaction, which must know what its reads depend on.
     Transaction(&'t OpenMoment, &'t Expiries),
@@ -37,7 +37,7 @@ impl When<'_> {
 
 /// The state of an iterator that has begun.
 pub(super) struct RangeState<'t> {
-    /// Over what is committed.
+    /// The iterator over the committed versions.
     pub(super) base: IteratorHandle<Visible>,
     /// The last key of the base, if it differs from the range's.
     pub(super) base_key: Vec<u8>,

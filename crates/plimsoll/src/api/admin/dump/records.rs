@@ -119,7 +119,7 @@ pub(crate) enum SystemKey<'a> {
 pub(crate) enum Record<'a> {
     /// A keyspace, and its settings as its record has them.
     Keyspace { name: &'a [u8], settings: &'a [u8] },
-    /// The oldest moments at which the versions that follow can be read.
+    /// The limits on the moments at which the versions that follow can be read.
     Limits(&'a [u8]),
     /// A version that is older than the first commit.
     Version { glsn: Glsn, change: Change<'a> },

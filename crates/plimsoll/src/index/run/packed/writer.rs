@@ -30,9 +30,9 @@ const CHUNK_ENTRIES: usize = CHUNK_BYTES / ENTRY_BYTES;
 /// every 256 MiB of pages, and the memory of an encoder if the budget has room for it; otherwise
 /// pages are stored uncompressed.
 pub(in crate::index::run) struct PagePacker {
-    /// Of the job that writes the table.
+    /// The budget of the job that writes the table.
     budget: Budget,
-    /// Of the store.
+    /// The budget of the store.
     store_budget: Budget,
     keyspaces: Arc<Keyspaces>,
     encoder: Option<OpenEncoder>,

@@ -253,7 +253,7 @@ fn a_boundary_commit_needs_the_hash_of_its_state() {
         assert!(matches!(error, Error::Corrupt { .. }), "{error}");
         assert_eq!(db.main().tip().unwrap(), None);
     };
-    // A push, or a fetch into a store that is no partial clone.
+    // A push, or a fetch into a store that is not a partial clone.
     refused([true, false], &whole);
     refused([true, true], &|sink| put(sink, "notes", b"a"));
     refused([true, true], &|sink| {
