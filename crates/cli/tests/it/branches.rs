@@ -102,7 +102,10 @@ fn each_command_for_data_reads_and_writes_its_branch_only() {
     run(&["put", &store, "a", "5", "--branch", "main"]).ok();
     assert_eq!(run(&["get", &store, "a"]).ok().text(), "5");
     assert_eq!(on(&["get", "a"]).ok().text(), "2");
-    assert_eq!(run(&["stat", &store, "--json"]).ok().json()["store"]["branches_beside_main"], 1);
+    assert_eq!(
+        run(&["stat", &store, "--json"]).ok().json()["store"]["branches_other_than_main"],
+        1
+    );
 }
 
 #[test]
