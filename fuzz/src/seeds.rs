@@ -17,6 +17,7 @@ use plimsoll_sim::world::World;
 
 const STORES: u64 = 12;
 const PAGE_BYTES: usize = plimsoll_memory::page::PAGE_BYTES;
+const PAGE_HEADER_BYTES: usize = plimsoll_memory::page::PAGE_HEADER_BYTES;
 const MANIFEST_HEAD_BYTES: usize = 56;
 const SUM_BYTES: usize = 8;
 
@@ -70,6 +71,11 @@ fn store(folder: &Path, seed: u64, world: &World) -> Result<(), Box<dyn std::err
             seed_file(folder, "log_record", &file, &fragments_of(&bytes))?;
         } else if name.ends_with(".run") {
             for (number, page) in bytes.chunks(PAGE_BYTES).enumerate() {
+                // A packed run has blocks there, not pages.
+                let bytes = u32::from_le_bytes(page[12..PAGE_HEADER_BYTES].try_into()?) as usize;
+                if bytes > PAGE_BYTES - PAGE_HEADER_BYTES {
+                    continue;
+                }
                 seed_file(
                     folder,
                     "run_page",
