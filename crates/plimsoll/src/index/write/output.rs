@@ -18,8 +18,9 @@ use crate::types::keyspaces::SIDE;
 use crate::types::version::Version;
 
 /// Maximum number of chunks of one output: three for the builder, one for a tall tree, one for the
-/// sink, one for the list of blob files, and one for the directory of a packed file.
-pub(crate) const OUTPUT_CHUNKS: u64 = 7;
+/// sink, and one for the list of blob files. The directory of a packed file has one of the store's
+/// budget, or, if that has none, one that the tree or the list leaves.
+pub(crate) const OUTPUT_CHUNKS: u64 = 6;
 
 /// A table is cut when its values are in this many blob files, because their list takes memory.
 const BLOBS_MAX: usize = 1024;

@@ -79,9 +79,9 @@ impl PagePacker {
         }
         let at = self.pages as usize;
         if at / CHUNK_ENTRIES == self.entries.len() {
-            // A table of more than 256 MiB may need more than what was set aside.
-            let chunk = self.budget.take(Kind::Sort);
-            self.entries.push(chunk.or_else(|_| self.store_budget.take(Kind::Sort))?);
+            // What was set aside may be needed for the tree and the list of blob files.
+            let chunk = self.store_budget.take(Kind::Sort);
+            self.entries.push(chunk.or_else(|_| self.budget.take(Kind::Sort))?);
         }
         let plain_bytes = PAGE_HEADER_BYTES + page_payload(page).len();
         let compression = self.compression_of(page);
