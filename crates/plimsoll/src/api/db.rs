@@ -493,6 +493,14 @@ impl Db {
         self.store.reader.budget.fail_some_after(reservations, count);
     }
 
+    /// Whether a branch is being created, changed or deleted: what this thread does meanwhile must
+    /// not do so too. For simulations.
+    #[doc(hidden)]
+    #[cfg(any(test, feature = "testing"))]
+    pub fn is_changing_branches(&self) -> bool {
+        self.store.reader.snapshots.branches.is_changing()
+    }
+
     /// Seals a segment of the log that is no longer active, if one waits to be sealed. For
     /// simulations.
     #[doc(hidden)]

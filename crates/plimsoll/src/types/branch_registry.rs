@@ -462,6 +462,12 @@ impl Branches {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether changes of the registry are locked.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn is_changing(&self) -> bool {
+        self.changing.try_lock().is_err()
+    }
+
     /// Sets all chains as of `at`. The tags are known as of that or later.
     pub(crate) fn load(&self, all: Registry, at: Glsn, tags: &Tags) {
         let tagged = tags.named_moments();

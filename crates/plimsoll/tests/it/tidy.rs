@@ -159,7 +159,7 @@ const HOOKS: [(&str, &[&str]); 10] = [
         "plimsoll/src/api/db.rs",
         &["pub fn drop_caches(", "pub fn drop_pages(", "pub fn step(", "pub fn step_from("],
     ),
-    ("plimsoll/src/api/db.rs", &["pub fn refuse_after("]),
+    ("plimsoll/src/api/db.rs", &["pub fn refuse_after(", "pub fn is_changing_branches("]),
     ("plimsoll/src/txn/transaction.rs", &["pub fn charges("]),
     ("plimsoll/src/txn/range.rs", &["pub fn charges("]),
     (

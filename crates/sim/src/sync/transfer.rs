@@ -167,6 +167,10 @@ impl Driver {
         let result = Rc::clone(&done);
         at_nth(Border::MomentAsked, 1 + random.below(80), move || {
             let [from, to] = stores;
+            // Another thread would wait until the branch is changed; this one would forever.
+            if to.is_changing_branches() {
+                return;
+            }
             *result.borrow_mut() = Some(to.fetch_from(&from, &branch, &name));
         });
         Beside { into, done }
