@@ -409,13 +409,14 @@ impl Driver {
         })?;
         self.stores[to].had.extend(had);
         if wanted.is_none() {
-            // An empty branch is not transferred.
-            same(
-                "moved",
-                &(moved.from, moved.to),
-                &(self.graph.id(before), self.graph.id(before)),
-            )?;
-            return Ok(());
+            // An empty branch is not transferred. The other one may have got a commit before it was
+            // read.
+            let end = match beside {
+                Some((_, commit)) if moved.from == self.graph.id(Some(commit)) => Some(commit),
+                _ => before,
+            };
+            let end = self.graph.id(end);
+            return same("moved", &(moved.from, moved.to), &(end, end));
         }
         same("the branch now", &moved.to, &self.graph.id(wanted))?;
         let tip = match beside {
