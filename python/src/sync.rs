@@ -58,7 +58,7 @@ impl Address {
 /// not exist or must be an empty folder; `InvalidInput` is raised otherwise. The options are those
 /// of `open`.
 ///
-/// `depth` limits the clone to so many commits of the first-parent line of each branch, and `at` to
+/// `depth` is the number of commits of each branch's first-parent line that are cloned; `at` clones
 /// the state of the commit of main with this id. The oldest commit of a branch of such a partial
 /// clone has the complete state (`Db.boundary_commits`). A partial clone can pull, fetch, and push
 /// to a store that has its boundary commits. `InvalidInput` is raised if it lacks a commit that a
@@ -74,7 +74,11 @@ impl Address {
 /// ...     len(last), last.boundary_commits() == [last.main.tip()]
 /// (2, True)
 #[pyfunction]
-#[pyo3(signature = (address, path, *, depth = None, at = None, memory = None, durability = "sync", retention = None, compression = None, warm = true, io = "auto", shared = false, memory_total = None))]
+#[pyo3(signature = (
+    address, path, *, depth = None, at = None, memory = None, durability = "sync",
+    retention = None, compression = None, warm = true, io = "auto", shared = false,
+    memory_total = None,
+))]
 #[allow(clippy::too_many_arguments, reason = "they are keywords in Python")]
 pub(crate) fn clone(
     py: Python<'_>,

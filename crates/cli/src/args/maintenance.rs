@@ -110,10 +110,9 @@ fn parse_ttl(text: &str) -> Result<NewTtl, String> {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A new compression applies to values above 1 KiB, and to pages of the index, which hold keys and \
-                        smaller values, that are written from then on. Those that exist stay as \
-                        they are, and readable. One is stored compressed only if that saves an \
-                        eighth of it or more.
+A new compression applies to what is written from then on: values above 1 KiB, and pages of the \
+index, which hold keys and smaller values. What exists stays as it is, and readable. A value or a \
+page is stored compressed only if that saves an eighth of it or more.
 
 Compression:
   none     values are stored as they are (default)

@@ -16,7 +16,7 @@ fn notes(db: &Db) -> Keyspace {
     db.keyspace("notes").unwrap()
 }
 
-/// Makes so many commits.
+/// Makes `count` commits.
 fn put_numbers(notes: &Keyspace, branch: &Branch, count: u8) {
     for number in 0..count {
         branch.put(notes, [number, count], "x").unwrap();

@@ -79,7 +79,7 @@ impl PagePacker {
         }
         let at = self.pages as usize;
         if at / CHUNK_ENTRIES == self.entries.len() {
-            // What was set aside may be needed for the tree and the list of blob files.
+            // The memory that was set aside may be needed for the tree and the list of blob files.
             let chunk = self.store_budget.take(Kind::Sort);
             self.entries.push(chunk.or_else(|_| self.budget.take(Kind::Sort))?);
         }
