@@ -353,3 +353,25 @@ fn the_shape_of_a_file_that_was_cut_or_extended_is_found() {
     damaged[first + 100] ^= 1;
     assert_eq!(find(&damaged), expected);
 }
+
+#[test]
+fn the_second_copy_of_the_directory_replaces_one_that_cannot_be_read() {
+    let (budget, lying) = (budget(), LyingDisk::new(1));
+    let disk: Arc<dyn Disk> = Arc::new(lying.clone());
+    disk.create_dir(Path::new(DIR)).unwrap();
+    let pool = pool(&budget);
+    let keyspaces = keyspaces([(1, Compression::Lz4)].into_iter());
+    let info = pack(&disk, &budget, &keyspaces, versions(&rows(2000)));
+    let table = open(&disk, &budget, &pool, &info);
+    // The first read is that of the directory.
+    lying.fail_read(1);
+    let mut page = vec![0; PAGE_BYTES];
+    table.file.source().load(1, &mut page).unwrap();
+    assert!(!lying.fail_no_read(), "the read has failed");
+    // Without a manifest, the last page is read first.
+    lying.fail_read(1);
+    let pools = (Access::Chunk, &decoders(&budget));
+    let found = FoundRun::open(&*disk, Path::new(DIR), LOG, 1, pools).unwrap();
+    assert!(!lying.fail_no_read(), "the read has failed");
+    assert_eq!(found.read_info(info.id, &budget).unwrap(), info);
+}
