@@ -251,7 +251,7 @@ impl Record {
         Self { has_zstd: true, ..self }
     }
 
-    /// The record with the settings of `other` in place of those that are not set.
+    /// This record, with the settings that it does not set taken from `other`.
     pub(crate) fn or(self, other: Self) -> Self {
         let retention = if self.sets_retention { self.retention } else { other.retention };
         let compression = if self.sets_compression { self.compression } else { other.compression };

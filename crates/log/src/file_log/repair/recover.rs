@@ -193,8 +193,10 @@ fn check_written(file: &dyn File, segment: &Planned, staging: &mut [u8]) -> Resu
         (outcome.end.into(), "its end does not match the beginning of the next segment"),
         |it| (it.at, it.what),
     );
-    let message =
-        format!("the copy of {name} does not read as it was written, at offset {at}: {what}");
+    let message = format!(
+        "the copy of {name} differs from what was written to it, at offset {at}: {what}; check the \
+         disk of the destination, or recover to another one"
+    );
     Err(LogError::Io { kind: std::io::ErrorKind::InvalidData, message, source: None })
 }
 
