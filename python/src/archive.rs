@@ -90,7 +90,8 @@ pub struct ArchiveReport {
     bytes: u64,
     /// Whether the index was sent, too.
     with_index: bool,
-    /// Damaged manifests by which the pass could not go on: their names, and what is wrong.
+    /// Damaged manifests from which the pass could not continue: their names, and what is wrong
+    /// with them.
     damage: Vec<(String, String)>,
 }
 

@@ -102,7 +102,7 @@ pub(crate) fn parse() -> Cli {
     read.unwrap_or_else(|error| error.format(&mut command).exit())
 }
 
-/// Accepts `-5` as a value everywhere: no option is a number, but a key or a value may be.
+/// Accepts `-5` as a value everywhere, because no option is a number, but a key or a value may be.
 pub(crate) fn with_negative_numbers(command: ClapCommand) -> ClapCommand {
     let command = command.mut_args(|arg| match arg.get_action().takes_values() {
         true => arg.allow_negative_numbers(true),

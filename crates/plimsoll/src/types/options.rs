@@ -338,7 +338,7 @@ impl Options {
         self.segment_bytes.unwrap_or(64 << 20)
     }
 
-    /// Maximum size of a record's body: it must fit into a segment together with the log's own
+    /// Maximum size of a record's body, which must fit into a segment together with the log's own
     /// overhead.
     pub(crate) fn body_limit_bytes(&self) -> u64 {
         (self.segment_limit_bytes() - SEGMENT_OVERHEAD_BYTES).min(MAX_BODY_BYTES as u64)

@@ -40,7 +40,8 @@ pub struct DamagedBlob {
     pub id: BlobId,
     /// The reference of a record to it, if it is known.
     pub named: Option<BlobRef>,
-    /// The number of pages that values need, if no record names the file: its own end may be lost.
+    /// The number of pages that values need, if no record names the file, because its own end may
+    /// be lost.
     pub pages: u32,
     /// Pages that are dropped even if their checksums match, because they are not the pages that
     /// were written last.
