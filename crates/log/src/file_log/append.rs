@@ -239,7 +239,7 @@ fn publish_placed(log: &OpenLog, order: &Order) -> Result<(), LogError> {
 enum Seal {
     /// In the background, or before the next one is due.
     Behind,
-    /// At once, because the memory of its entry offsets is needed.
+    /// Immediately, because the memory of its entry offsets is needed.
     Now,
 }
 

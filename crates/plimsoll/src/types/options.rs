@@ -26,7 +26,7 @@ const SEGMENT_OVERHEAD_BYTES: u64 = 48 << 10;
 /// Default interval between two writes of the warm image.
 const WARM_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Minimum interval between two warm images: each scans all frames.
+/// Minimum interval between two warm images, because each scans all frames.
 const MIN_WARM_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Default limit in bytes per second for reading and for writing the warm image, and the minimum of
