@@ -349,9 +349,9 @@ impl Cache {
         self.inner.lock().entries.clear(&self.inner.shared);
     }
 
-    /// Removes the entries that `is_unwanted` selects by key and value. Values that are being loaded
-    /// meanwhile are not cached; an entry that is inserted meanwhile may stay. Other threads can use
-    /// the cache meanwhile; `is_unwanted` is called under its lock.
+    /// Removes the entries that `is_unwanted` selects by key and value. Values that are being
+    /// loaded meanwhile are not cached; an entry that is inserted meanwhile may stay. Other threads
+    /// can use the cache meanwhile; `is_unwanted` is called under its lock.
     pub fn remove_if(&self, mut is_unwanted: impl FnMut(&[u8], Value<'_>) -> bool) {
         self.inner.loads.supersede_all();
         removal::remove_if(&self.inner, &mut is_unwanted);

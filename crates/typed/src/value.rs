@@ -20,8 +20,8 @@ pub(crate) fn decode<V: DeserializeOwned>(bytes: &[u8]) -> Result<V, String> {
     check_depth(bytes)?;
     let mut decoder = Deserializer::from_read_ref(bytes);
     let value = V::deserialize(&mut decoder).map_err(|error| error.to_string())?;
-    // The decoder does not tell whether bytes are left, so read one more value. Reading a bool fails
-    // with this error only at the end of the bytes.
+    // The decoder does not tell whether bytes are left, so read one more value. Reading a bool
+    // fails with this error only at the end of the bytes.
     match bool::deserialize(&mut decoder) {
         Err(DecodeError::InvalidMarkerRead(_)) => Ok(value),
         _ => Err("bytes follow its end".to_owned()),

@@ -2,8 +2,8 @@
 //!
 //! An entry states the same as a row: *of all versions of this key that are in runs, the newest has
 //! GLSN v, and these are its bytes*; the invariants of the row cache hold for it. Without this
-//! cache, each reader copies the value, because the object cache and the pages store a value of this
-//! size in several parts.
+//! cache, each reader copies the value, because the object cache and the pages store a value of
+//! this size in several parts.
 //!
 //! Invariants:
 //! 1. A value is kept only while more than one part in [`KEPT_FREE`] of the budget is free beyond

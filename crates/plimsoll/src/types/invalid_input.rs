@@ -327,8 +327,8 @@ pub enum InvalidInput {
     /// The name of a tag is not allowed.
     #[error(
         "invalid tag name {name:?}: use 1 to {limit_bytes} bytes; a tag name has no control \
-         characters, no spaces at its ends, no `:` and no `@{{`, and does not look like a GLSN or a \
-         time, such as `120` or `yesterday`"
+         characters, no spaces at its ends, no `:` and no `@{{`, and does not look like a GLSN or \
+         a time, such as `120` or `yesterday`"
     )]
     TagName {
         /// The name.
@@ -358,9 +358,9 @@ pub enum InvalidInput {
     },
     /// The name of a branch is not allowed.
     #[error(
-        "invalid branch name {name:?}: use 1 to {limit_bytes} bytes; a branch name has no control \
-         characters, no spaces at its ends, no `-` at its beginning, no `:`, `..` or `@{{`, and does \
-         not look like a GLSN or a time, such as `120` or `yesterday`"
+        "invalid branch name {name:?}: use 1 to {limit_bytes} bytes; a branch name has no \
+         control characters, no spaces at its ends, no `-` at its beginning, no `:`, `..` or \
+         `@{{`, and does not look like a GLSN or a time, such as `120` or `yesterday`"
     )]
     BranchName {
         /// The name.
