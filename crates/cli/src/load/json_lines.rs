@@ -283,7 +283,7 @@ mod tests {
             ),
             ("[1]\n", 1, "not a JSON object: an array begins here"),
             ("[\n", 1, "not a JSON object: an array begins here"),
-            ("{\"id\":1}\n7\n", 2, "not a JSON object, but another value; JSON"),
+            ("{\"id\":1}\n7\n", 2, "not a JSON object but another value; each"),
             ("{\"x\":1}\n", 1, "no field `id`"),
             ("{\"id\":null}\n", 1, "is not a key"),
             ("{\"id\":{}}\n", 1, "is not a key"),

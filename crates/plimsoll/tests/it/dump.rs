@@ -14,8 +14,9 @@ use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::mem::MemDisk;
 use plimsoll_disk::vfs::Disk;
 
+/// Without background work, which would drop superseded versions at any time.
 fn options() -> Options {
-    Options::new().memory_bytes(16 << 20).warm(false)
+    Options::new().memory_bytes(16 << 20).warm(false).background(false)
 }
 
 fn bytes(len: usize, seed: u8) -> Vec<u8> {
@@ -221,7 +222,7 @@ fn restored_history_of_a_trimmed_log_answers_from_its_oldest_moment_on() {
 fn a_log_whose_time_was_restarted_keeps_its_times() {
     let clock = Arc::new(ManualClock::new(5_000_000_000_000));
     let disk = Arc::new(MemDisk::new());
-    let at = || options().background(false).world(disk.clone(), clock.clone());
+    let at = || options().world(disk.clone(), clock.clone());
     let db = Db::open("/store", at()).unwrap();
     let rows = db.keyspace("rows").unwrap();
     db.put(&rows, "a", "1").unwrap();
@@ -276,7 +277,7 @@ fn one_keyspace_is_dumped_alone_and_its_history_keeps_its_glsns() {
 
 /// A store on a disk in memory, small enough that each byte of its dump can be tried.
 fn small() -> Db {
-    let db = Db::in_memory(options().background(false)).unwrap();
+    let db = Db::in_memory(options()).unwrap();
     let rows = db.create_keyspace("rows", Retention::Glsns(9)).unwrap();
     db.put(&rows, "a", "1").unwrap();
     let mut tx = db.begin();
@@ -291,7 +292,7 @@ fn small() -> Db {
 fn restore_in_memory(dump: &[u8]) -> Result<RestoreReport, Error> {
     let world = || {
         let clock = Arc::new(ManualClock::new(1 << 50));
-        options().background(false).world(Arc::new(MemDisk::new()), clock)
+        options().world(Arc::new(MemDisk::new()), clock)
     };
     Db::restore("/copy", world(), dump)
 }
@@ -491,7 +492,7 @@ fn entries_that_a_recovery_has_lost_are_lost_in_the_restored_store() {
 
 #[test]
 fn a_restore_that_is_cut_short_at_any_sync_leaves_no_store_and_goes_on() {
-    let small = || options().background(false).segment_bytes(256 << 10);
+    let small = || options().segment_bytes(256 << 10);
     let clock = Arc::new(ManualClock::new(1 << 50));
     let on = |disk: Arc<dyn Disk>| small().world(disk, clock.clone());
     let db = Db::open("/store", on(Arc::new(MemDisk::new()))).unwrap();
