@@ -54,7 +54,7 @@ def test_a_clone_has_all_branches_and_the_same_ids(hub, ada):
         f"file://{hub}", Path(hub + ".eve"), memory="16MiB", shared=True, durability="buffered"
     ) as eve:
         assert eve.main.tip() == there["main"]
-    with pytest.raises(plimsoll.InvalidInput, match="is not empty"):
+    with pytest.raises(plimsoll.InvalidInput, match="not an empty folder"):
         plimsoll.clone(hub, hub + ".eve", memory="16MiB")
     with pytest.raises(plimsoll.NotAStore):
         plimsoll.clone(hub + ".none", hub + ".x", memory="16MiB")

@@ -92,7 +92,7 @@ fn a_clone_has_all_branches_and_the_same_ids() {
     assert_eq!(printed[1], json!({ "branch": "origin/draft", "tip": draft }));
     let people = run(&["clone", &hub, &folder.at("people"), "--color", "always"]).ok().text();
     assert!(people.contains(&format!("  {}\n", &main[..12])), "{people}");
-    run(&["clone", &hub, &ada]).fails(2, &["is not empty", "plimsoll pull STORE"]);
+    run(&["clone", &hub, &ada]).fails(2, &["not an empty folder", "plimsoll pull STORE"]);
     run(&["clone", &folder.at("none"), &folder.at("x")]).fails(3, &["there is no store", "none"]);
     assert!(!Path::new(&folder.at("x")).exists());
     run(&["clone", "s3://bucket/hub", &folder.at("x")]).fails(2, &["not the address", "file://"]);
