@@ -46,10 +46,10 @@ const BATCH_BYTES_MAX: u64 = 1 << 30;
 const VET_EVERY: Duration = Duration::from_secs(60);
 
 /// How long an append is repeated whose answers are lost.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a read is repeated that fails.
-const READ_PATIENCE: Duration = Duration::from_secs(5);
+const READ_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Intervals of a member at rest: in a cloud, where each question costs, and in a folder.
 const REST: [Duration; 2] = [Duration::from_secs(10), Duration::from_millis(50)];
@@ -122,7 +122,7 @@ impl BucketOrder {
         })
     }
 
-    /// Repeats an append whose answers are lost for this long (by default 30 s) before it fails
+    /// Repeats an append whose answers are lost for this long (by default 5 s) before it fails
     /// with [`OrderError::InDoubt`].
     #[must_use]
     pub fn patience(self, patience: Duration) -> Self {

@@ -1,7 +1,10 @@
 //! `CLUSTER`: the file in a member's folder that names its cluster.
+//!
+//! The store's own file `REPLICA` records how far it has read the log. A store with that file opens
+//! only with the order of its cluster.
 
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
@@ -16,6 +19,9 @@ const FILE: &str = "CLUSTER";
 
 /// The name under which it is written.
 const DRAFT: &str = "CLUSTER.new";
+
+/// The store's file with its place in the log, and the name under which it is written.
+const PLACE: [&str; 2] = ["REPLICA", "REPLICA.tmp"];
 
 const TITLE: &str = "member";
 
@@ -89,14 +95,26 @@ pub(crate) fn write(path: &Path, membership: &Membership) -> Result<()> {
     written.map_err(Error::file(file))
 }
 
-/// Ends the membership of the store at a path.
-pub(crate) fn remove(path: &Path) -> Result<()> {
-    let disk = OsDisk::new();
-    let removed = remove_if_any(&disk, &path.join(FILE)).and_then(|()| disk.sync_dir(path));
-    removed.map_err(Error::file(path.join(FILE)))
+/// Whether the store at a path has a part of a membership: an end of it may have been interrupted.
+pub(crate) fn is_partial(path: &Path) -> Result<bool> {
+    let place = path.join(PLACE[0]);
+    Ok(OsDisk::new().entry(&place).map_err(Error::file(&place))?.is_some())
 }
 
-fn remove_if_any(disk: &OsDisk, path: &PathBuf) -> std::io::Result<()> {
+/// Ends the membership of the store at a path. If this is interrupted, the store opens neither as a
+/// member nor without its cluster until it is repeated.
+pub(crate) fn remove(path: &Path) -> Result<()> {
+    let disk = OsDisk::new();
+    let removed = || {
+        remove_if_any(&disk, &path.join(FILE))?;
+        disk.sync_dir(path)?;
+        PLACE.iter().try_for_each(|name| remove_if_any(&disk, &path.join(name)))?;
+        disk.sync_dir(path)
+    };
+    removed().map_err(Error::file(path.join(FILE)))
+}
+
+fn remove_if_any(disk: &OsDisk, path: &Path) -> std::io::Result<()> {
     match disk.remove(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         removed => removed,
