@@ -34,6 +34,7 @@ mod engine;
 pub mod fuzz;
 mod index;
 mod merge;
+pub mod order;
 mod read;
 mod rowcache;
 mod sync;

@@ -174,7 +174,7 @@ pub(crate) fn place(
     expected: Option<Glsn>,
 ) -> Result<Placed, LogError> {
     check_next(order, expected)?;
-    let timestamp_micros = time_of(log, order, draft.times)?;
+    let timestamp_micros = time_after(log, order.end.timestamp, draft.times)?;
     place_at(log, order, draft, timestamp_micros)
 }
 
@@ -203,6 +203,11 @@ pub(crate) fn submit_ordered(
     Ok(placed.ticket)
 }
 
+/// Fails if no log accepts the record because of its sizes.
+pub(crate) fn check_draft(draft: &Draft<'_>) -> Result<(), LogError> {
+    DraftSizes::of(draft).map(drop)
+}
+
 fn check_next(order: &Order, expected: Option<Glsn>) -> Result<(), LogError> {
     let next = order.end.next;
     match expected.filter(|expected| *expected != next) {
@@ -211,15 +216,20 @@ fn check_next(order: &Order, expected: Option<Glsn>) -> Result<(), LogError> {
     }
 }
 
-/// The time of the next record: that of the clock, but later than the last record.
-fn time_of(log: &OpenLog, order: &Order, times: CommitTimes) -> Result<u64, LogError> {
+/// The time of a record that is committed now: that of the clock, but later than the record before
+/// it, whose time is `last_micros`.
+pub(crate) fn time_after(
+    log: &OpenLog,
+    last_micros: u64,
+    times: CommitTimes,
+) -> Result<u64, LogError> {
     let now = log.env.options.clock.wall_micros();
-    let ahead_micros = order.end.timestamp.saturating_sub(now);
+    let ahead_micros = last_micros.saturating_sub(now);
     // Acquire: pairs with the store in `FileLog::allow_time_lead`.
     if ahead_micros > LEAD_MAX_MICROS && !log.env.is_restarting_time.load(Ordering::Acquire) {
         return Err(LogError::ClockBehind { ahead_micros });
     }
-    let timestamp_micros = now.max(order.end.timestamp + 1);
+    let timestamp_micros = now.max(last_micros + 1);
     times.check(timestamp_micros)?;
     Ok(timestamp_micros)
 }

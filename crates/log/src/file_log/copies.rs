@@ -4,7 +4,7 @@
 use std::io::Read;
 
 use crate::blob::{BlobId, BlobRef};
-use crate::draft::{Draft, Ticket};
+use crate::draft::{CommitTimes, Draft, Ticket};
 use crate::error::LogError;
 use crate::file_log::FileLog;
 use crate::file_log::append;
@@ -26,6 +26,22 @@ impl FileLog {
     ) -> Result<Ticket, LogError> {
         self.log.env.check_writable()?;
         append::submit_ordered(&self.log, draft, first, timestamp_micros)
+    }
+
+    /// Checks the sizes of a record, before another copy gets it.
+    ///
+    /// # Errors
+    /// `TooLarge`, `InvalidDraft`.
+    pub fn check_draft(&self, draft: &Draft<'_>) -> Result<(), LogError> {
+        append::check_draft(draft)
+    }
+
+    /// The time of a record that is committed now, after one with the time `last_micros`.
+    ///
+    /// # Errors
+    /// `ClockBehind`; `Late` if it is not one of `times`.
+    pub fn time_after(&self, last_micros: u64, times: CommitTimes) -> Result<u64, LogError> {
+        append::time_after(&self.log, last_micros, times)
     }
 
     /// Sets the node of the ids of blob files that are written from now on ([`BlobId::node`]).
