@@ -52,6 +52,33 @@ pub enum InvalidInput {
     /// The range to delete cannot contain any key.
     #[error("the range to delete is empty: its end must be after its beginning")]
     EmptyRange,
+    /// A store with an order cannot be shared with other processes.
+    #[error("a store with an order cannot be shared: open it in one process, without `shared`")]
+    OrderOfSharedStore,
+    /// A store with an order cannot be opened read-only.
+    #[error(
+        "a read-only store applies no commits: open it without `read_only`, or without an order"
+    )]
+    OrderOfReader,
+    /// The segments of a store with an order are too small.
+    #[error("segments of {bytes} bytes are too small for a store with an order; at least 2 MiB")]
+    SegmentSizeWithOrder {
+        /// The requested size.
+        bytes: u64,
+    },
+    /// The store is a replica, and was opened for writing without its order.
+    #[error(
+        "{}: the commits of this store are ordered outside of it; open it with its order \
+         (Options::order), or read-only",
+        path.display()
+    )]
+    OrderIsMissing {
+        /// The store.
+        path: PathBuf,
+    },
+    /// The order gives each commit its time.
+    #[error("the time of the log cannot be restarted in a store with an order")]
+    RestartOfOrderedTime,
     /// The value is too long.
     #[error(
         "the value has at least {bytes} bytes; the maximum is {limit_bytes} ({} GiB)",

@@ -68,6 +68,7 @@ mod merge_rules;
 mod merges;
 mod module_graph;
 mod neighbours;
+mod order;
 mod own_folder;
 mod pinned;
 mod pressure;

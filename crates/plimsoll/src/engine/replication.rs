@@ -1,0 +1,98 @@
+//! The background work of a replica: a thread that applies the commits of other replicas.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use plimsoll_disk::thread::spawn;
+
+use crate::txn::other_processes::Peers;
+use crate::txn::replica::Replica;
+use crate::types::error::{Error, Result};
+
+/// The time for which the thread waits for a batch: the longer, the longer none has come.
+const WAIT: Duration = Duration::from_millis(10);
+const WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// The part of an open store that follows its order.
+#[derive(Debug, Default)]
+pub(crate) struct Replication {
+    /// `None` if the store has no order.
+    replica: Option<Arc<Replica>>,
+}
+
+impl Replication {
+    pub(crate) fn of(replica: Replica) -> Self {
+        Self { replica: Some(Arc::new(replica)) }
+    }
+
+    /// The part that orders commits.
+    pub(crate) fn peers(&self) -> Option<Arc<dyn Peers>> {
+        self.replica.clone().map(|replica| replica as _)
+    }
+
+    /// Reads the order for the first time, and starts the thread.
+    ///
+    /// # Errors
+    /// The store became a replica now, and the order cannot be used.
+    pub(crate) fn start(&self, background: bool) -> Result<()> {
+        let Some(replica) = &self.replica else { return Ok(()) };
+        replica.start()?;
+        if background {
+            let (order, replica) = (Arc::clone(&replica.access.order), Arc::downgrade(replica));
+            // Never waited for: it may wait in the order when the store is closed. It ends then, and
+            // does nothing before.
+            drop(spawn("plimsoll-order", move || follow(&*order, &replica))?);
+        }
+        Ok(())
+    }
+
+    /// Applies what other replicas have committed, in a store without threads.
+    ///
+    /// # Errors
+    /// Those of applying a commit. An order that is unavailable or damaged is not an error here.
+    pub(crate) fn step(&self) -> Result<bool> {
+        let Some(replica) = &self.replica else { return Ok(false) };
+        match replica.step() {
+            Err(
+                Error::Unavailable { .. }
+                | Error::Corrupt { .. }
+                | Error::Forked { .. }
+                | Error::Behind { .. },
+            ) => Ok(false),
+            done => done,
+        }
+    }
+
+    /// Ends the work. A batch that is being applied is finished.
+    pub(crate) fn stop(&self) {
+        if let Some(replica) = &self.replica {
+            replica.close();
+        }
+    }
+
+    /// Records the place in the order, up to which the log is made durable.
+    ///
+    /// # Errors
+    /// The disk. The next opening reads more of the order again.
+    pub(crate) fn record(&self) -> Result<()> {
+        self.replica.as_ref().map_or(Ok(()), |replica| replica.save_place(true))
+    }
+}
+
+/// Applies batches until the store is closed.
+fn follow(order: &dyn crate::order::Order, replica: &Weak<Replica>) {
+    let mut wait = WAIT;
+    loop {
+        let Some(next) = replica.upgrade().and_then(|replica| replica.next_position()) else {
+            return;
+        };
+        let waited = order.wait(next, wait);
+        let Some(replica) = replica.upgrade() else { return };
+        if waited.is_err() {
+            replica.access.clock.sleep(wait);
+        }
+        // After an error, the next commit or the next read that must be fresh tries again and
+        // returns it.
+        wait = if replica.step() == Ok(true) { WAIT } else { (wait * 2).min(WAIT_MAX) };
+    }
+}
