@@ -40,7 +40,8 @@ pub(crate) fn refresh(path: &Path, options: Options) -> plimsoll::Result<()> {
         Ok(_) | Err(Error::Locked { .. }) => Ok(()),
         // This user may only read.
         Err(Error::Io {
-            kind: ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem, ..
+            kind: ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem,
+            ..
         }) => Ok(()),
         Err(error @ (Error::Unavailable { .. } | Error::Remote { .. } | Error::Behind { .. })) => {
             say(format_args!("{error}\nReading what this member has applied so far."));

@@ -211,9 +211,9 @@ impl BucketOrder {
 
     fn lost(&self, position: u64, later: u64) -> OrderError {
         let what = format!(
-            "it is missing, although the log has reached position {later}: the bucket was rolled \
-             back or has lost objects; restore them, or see \"After the loss of a bucket\" in \
-             docs/how-to/two-machines-over-a-bucket.md"
+            "it is missing, although the log has reached position {later}: the bucket was set back \
+             or has lost objects; put them back, or see \
+             docs/how-to/after-the-loss-of-a-bucket.md"
         );
         self.corrupt(&name_of(position), &what)
     }

@@ -38,9 +38,12 @@ const CLUSTER_BYTES_MAX: u64 = 64 << 10;
 /// The contents of `cluster.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
-    /// The id of the log: that of the store from which the cluster was created.
+    /// The id of the cluster: random, because two clusters can be created from one store.
     #[serde(with = "hex128")]
     pub(crate) id: u128,
+    /// The id of the log of every member.
+    #[serde(with = "hex128")]
+    pub(crate) log_id: u128,
     /// Microseconds since 1970 UTC.
     pub(crate) created_micros: u64,
     /// The newest GLSN of the base. The first batch follows it.

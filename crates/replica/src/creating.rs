@@ -8,6 +8,7 @@ use std::path::Path;
 use plimsoll::{Db, Glsn, Options};
 use plimsoll_archive::Folders;
 use plimsoll_disk::clock::{Clock, SystemClock};
+use plimsoll_disk::random::entropy;
 
 use crate::cluster::{Identity, Place};
 use crate::error::{Error, Result};
@@ -21,7 +22,7 @@ use crate::probe::probe;
 pub struct CreateReport {
     /// The URL of the bucket, or the absolute path of its folder.
     pub url: String,
-    /// The id of the cluster: that of the log of every member.
+    /// The id of the cluster.
     pub id: u128,
     /// The newest GLSN of the base. Commits of the cluster follow it.
     pub base: Glsn,
@@ -62,7 +63,9 @@ pub fn create(url: &str, store: impl AsRef<Path>, options: Options) -> Result<Cr
     };
     match found {
         // An earlier call was interrupted before the store became a member.
-        Some(found) if found.id == db.id() && found.base() == db.newest() => {}
+        Some(found) if found.log_id == db.id() && found.base() == db.newest() => {
+            report.id = found.id;
+        }
         Some(_) => return Err(Error::ClusterExists { place: place.url }),
         None => {
             place.check_new()?;
@@ -70,8 +73,11 @@ pub fn create(url: &str, store: impl AsRef<Path>, options: Options) -> Result<Cr
             let pushed = place.base()?.push(&db)?;
             (report.objects, report.bytes) = (pushed.objects, pushed.bytes);
             report.base = pushed.glsn;
+            let random = entropy().map_err(|error| place.failed("a random id", error))?;
+            report.id = random;
             place.identify(&Identity {
-                id: db.id(),
+                id: random,
+                log_id: db.id(),
                 created_micros: SystemClock::new().wall_micros(),
                 base_glsn: pushed.glsn.0,
             })?;

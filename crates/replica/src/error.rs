@@ -132,7 +132,7 @@ pub enum Error {
         path: PathBuf,
         /// The id of the cluster at the place.
         found: u128,
-        /// The id of the store's log.
+        /// The id of the member's cluster.
         own: u128,
     },
     /// The destination of a new member is in use.

@@ -34,7 +34,7 @@ const BYTES_MAX: u64 = 64 << 10;
 pub struct Membership {
     /// The URL of its bucket, or the absolute path of its folder.
     pub url: String,
-    /// Its id: that of the log of every member.
+    /// The id of the cluster.
     #[serde(with = "hex128")]
     pub id: u128,
 }

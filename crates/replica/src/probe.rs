@@ -82,3 +82,102 @@ fn race(bucket: &dyn Bucket, name: &str) -> io::Result<Option<String>> {
         Put::Exists => Ok(None),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::io::Cursor;
+    use std::sync::Mutex;
+
+    use plimsoll_archive::{Folders, Object, bucket_at};
+
+    use super::*;
+
+    /// What a bucket does wrong.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Fault {
+        /// It replaces an object that exists, and says that it is new.
+        Overwrites,
+        /// It replaces an object that exists, and says that it exists.
+        OverwritesSecretly,
+        /// It checks and stores in two steps.
+        Races,
+        /// It says that an object exists which it does not store.
+        StoresNothing,
+        None,
+    }
+
+    #[derive(Debug)]
+    struct Faulty {
+        objects: Mutex<BTreeMap<String, Vec<u8>>>,
+        fault: Fault,
+    }
+
+    impl Bucket for Faulty {
+        fn put_new(&self, name: &str, bytes: &mut dyn Read) -> io::Result<Put> {
+            let mut object = Vec::new();
+            bytes.read_to_end(&mut object)?;
+            let exists = self.objects.lock().unwrap().contains_key(name);
+            if exists && matches!(self.fault, Fault::Races | Fault::None) {
+                return Ok(Put::Exists);
+            }
+            if self.fault == Fault::Races {
+                thread::yield_now();
+                std::thread::park_timeout(std::time::Duration::from_millis(5));
+            }
+            let mut objects = self.objects.lock().unwrap();
+            match self.fault {
+                Fault::None if objects.contains_key(name) => return Ok(Put::Exists),
+                Fault::StoresNothing => return Ok(if exists { Put::Exists } else { Put::New }),
+                _ => {}
+            }
+            objects.insert(name.to_owned(), object);
+            let says_exists = exists && self.fault == Fault::OverwritesSecretly;
+            Ok(if says_exists { Put::Exists } else { Put::New })
+        }
+
+        fn get(&self, name: &str) -> io::Result<Option<Object>> {
+            let objects = self.objects.lock().unwrap();
+            Ok(objects.get(name).map(|object| Object {
+                bytes: object.len() as u64,
+                reader: Box::new(Cursor::new(object.clone())),
+            }))
+        }
+
+        fn list(&self, _: &str) -> io::Result<Vec<String>> {
+            Ok(self.objects.lock().unwrap().keys().cloned().collect())
+        }
+
+        fn delete(&self, name: &str) -> io::Result<()> {
+            self.objects.lock().unwrap().remove(name);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_bucket_that_does_not_decide_between_writers_is_refused_by_name() {
+        let faults =
+            [Fault::Overwrites, Fault::OverwritesSecretly, Fault::Races, Fault::StoresNothing];
+        for fault in faults {
+            let bucket = Faulty { objects: Mutex::default(), fault };
+            let refused = probe(&bucket, "s3://careless/prefix").unwrap_err();
+            assert!(matches!(&refused, Error::Unfit { .. }), "{fault:?}: {refused}");
+            assert!(refused.to_string().starts_with("s3://careless/prefix: "), "{refused}");
+            assert_eq!(bucket.list("").unwrap(), Vec::<String>::new(), "{fault:?}");
+        }
+        let bucket = Faulty { objects: Mutex::default(), fault: Fault::None };
+        probe(&bucket, "sound").unwrap();
+        assert_eq!(bucket.list("").unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_folder_decides_between_writers() {
+        let dir = tempfile::tempdir().unwrap();
+        let bucket = bucket_at(dir.path().to_str().unwrap(), Folders::Create).unwrap();
+        probe(&*bucket, "folder").unwrap();
+        for folder in ["log", "blob", "tmp"] {
+            assert!(bucket.list(folder).unwrap().is_empty(), "{folder}");
+            assert!(dir.path().join(folder).is_dir(), "{folder}");
+        }
+    }
+}

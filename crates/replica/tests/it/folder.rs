@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll::order::{Appended, Order, OrderError};
-use plimsoll_archive::{Bucket, Folder, Folders, Put, bucket_at};
+use plimsoll_archive::{Folder, Folders, Put, bucket_at};
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::vfs::Disk;
 use plimsoll_replica::BucketOrder;

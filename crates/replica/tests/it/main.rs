@@ -10,4 +10,5 @@ mod conformance;
 mod damage;
 mod faults;
 mod folder;
+mod members;
 mod memory_bucket;
