@@ -21,7 +21,8 @@ use std::time::Duration;
 pub enum Appended {
     /// The batch is at the position, and durable.
     Done,
-    /// Another batch is at the position.
+    /// Another batch is at the position, and this one never will be. If an earlier try of the same
+    /// call may have appended this one, the implementation has compared the two.
     Taken,
 }
 

@@ -105,7 +105,8 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
     let (log, manifest, opened) = open_log(&path, &options, &memory, (&entry, &joining), &watch)?;
     let (snapshots, keyspaces) = (Arc::<Snapshots>::default(), Arc::<Keyspaces>::default());
     let sequencer = Arc::new(CommitSequencer::new(&log));
-    let floors = Floors::of(entry.members());
+    let mut floors = Floors::of(entry.members());
+    floors.has_replicas = joining.is_some();
     let horizon = Arc::new(RetentionHorizon::new(
         &options.clock,
         (&log, &sequencer),

@@ -69,6 +69,8 @@ mod merges;
 mod module_graph;
 mod neighbours;
 mod order;
+mod order_apis;
+mod order_faults;
 mod own_folder;
 mod pinned;
 mod pressure;

@@ -138,18 +138,25 @@ impl Access {
                 }
                 // It may be this batch, which an earlier try has appended.
                 Ok(Appended::Taken) => match self.order.read(position) {
-                    Ok(Some(found)) => {
+                    Ok(Some(found)) if found == batch => {
                         self.is_available();
-                        return Ok(found == batch);
+                        return Ok(true);
+                    }
+                    Ok(Some(found)) => {
+                        // After a try in doubt, a damaged answer may be this batch, too.
+                        if !in_doubt || Batch::decode(found).is_ok() {
+                            self.is_available();
+                            return Ok(false);
+                        }
+                        let what = format!("its batch at position {position} is damaged");
+                        OrderError::InDoubt(what)
                     }
                     Ok(None) => {
                         let what = "it refuses a batch although it has none at the position";
                         OrderError::Unavailable(what.to_owned())
                     }
-                    Err(error) => {
-                        in_doubt = true;
-                        error
-                    }
+                    Err(_) if !in_doubt => return Ok(false),
+                    Err(error) => OrderError::InDoubt(error.to_string()),
                 },
                 Err(error) => error,
             };
@@ -161,11 +168,9 @@ impl Access {
             if !is_over {
                 continue;
             }
+            let cause = error.to_string();
             let error = self.error(error, position);
-            return Err(match in_doubt {
-                true => Error::InDoubt { position, cause: error.to_string() },
-                false => error,
-            });
+            return Err(if in_doubt { Error::InDoubt { position, cause } } else { error });
         }
     }
 }
