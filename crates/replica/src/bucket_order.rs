@@ -5,7 +5,8 @@
 //! 1. `Done` is returned only after the bucket has confirmed that the object is stored, or after
 //!    this append's own object was read back.
 //! 2. An append is refused if the object before it is missing, or if there is one after it: then
-//!    the bucket was rolled back or has lost objects.
+//!    the bucket was rolled back or has lost objects. Where this costs a request, it is checked at
+//!    the first append, after failures, and once a minute.
 //! 3. A batch in a folder is returned only once its name is durable. A member must not be ahead of
 //!    the bucket after a power cut.
 
@@ -192,11 +193,16 @@ impl BucketOrder {
     fn vet(&self, position: u64) -> Result<bool, OrderError> {
         let now = self.clock.monotonic_nanos().max(1);
         let vetted = self.vetted.load(Ordering::Acquire);
-        if vetted > 0 && now.saturating_sub(vetted) < VET_EVERY.as_nanos() as u64 {
+        let is_recent = vetted > 0 && now.saturating_sub(vetted) < VET_EVERY.as_nanos() as u64;
+        if is_recent && !self.is_folder {
             return Ok(false);
         }
+        // In a folder, this costs little enough to be done for each append.
         if position > 1 && !self.exists(position - 1)? {
             return Err(self.lost(position - 1, position));
+        }
+        if is_recent {
+            return Ok(false);
         }
         let hint = self.hint().unwrap_or(0);
         for later in [position + 1, hint] {

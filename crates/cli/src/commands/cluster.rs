@@ -1,6 +1,6 @@
 //! `plimsoll cluster`: creates, joins, shows and leaves clusters, whose commits a bucket orders.
 
-use plimsoll::Options;
+use plimsoll::{Error, Options};
 use plimsoll_replica::{Leave, Status};
 
 use crate::args::{
@@ -10,15 +10,27 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Fact, Output};
 use crate::store;
 use crate::time::{of_system, show_time};
+use crate::wait;
 
 pub(crate) fn run(globals: &Globals, command: &Cluster, output: &mut Output) -> Outcome {
-    let options = store::options(globals);
     match command {
-        Cluster::Create(args) => create(args, options, output),
-        Cluster::Join(args) => join(args, options, output),
-        Cluster::Status(args) => status(args, options, output),
-        Cluster::Leave(args) => leave(args, options, output),
+        Cluster::Create(args) => create(globals, args, output),
+        Cluster::Join(args) => join(globals, args, output),
+        Cluster::Status(args) => status(globals, args, output),
+        Cluster::Leave(args) => leave(globals, args, output),
     }
+}
+
+/// Calls `call`, which needs exclusive use of the store, until it has that or `--wait` is over.
+fn alone<T>(
+    globals: &Globals,
+    mut call: impl FnMut(Options) -> plimsoll_replica::Result<T>,
+) -> Result<T, Failure> {
+    let done = wait::for_lock(globals, || match call(store::options(globals)) {
+        Err(plimsoll_replica::Error::Store(error @ Error::Locked { .. })) => Err(error),
+        done => Ok(done),
+    });
+    Ok(done??)
 }
 
 fn id_fact(id: u128) -> Fact {
@@ -26,8 +38,9 @@ fn id_fact(id: u128) -> Fact {
     Fact::new("cluster id", id.clone(), id)
 }
 
-fn create(args: &ClusterCreate, options: Options, output: &mut Output) -> Outcome {
-    let report = plimsoll_replica::create(&args.url, &args.from, options)?;
+fn create(globals: &Globals, args: &ClusterCreate, output: &mut Output) -> Outcome {
+    let create = |options| plimsoll_replica::create(&args.url, &args.from, options);
+    let report = alone(globals, create)?;
     output.report("The cluster is created.", |output| {
         output.facts(&[
             Fact::new("bucket", report.url.clone(), report.url),
@@ -40,8 +53,9 @@ fn create(args: &ClusterCreate, options: Options, output: &mut Output) -> Outcom
     Ok(Exit::Done)
 }
 
-fn join(args: &ClusterJoin, options: Options, output: &mut Output) -> Outcome {
-    let report = plimsoll_replica::join(&args.url, &args.store, options)?;
+fn join(globals: &Globals, args: &ClusterJoin, output: &mut Output) -> Outcome {
+    let join = |options| plimsoll_replica::join(&args.url, &args.store, options);
+    let report = alone(globals, join)?;
     output.report("The store is a member of the cluster.", |output| {
         output.facts(&[
             Fact::new("bucket", report.url.clone(), report.url),
@@ -54,7 +68,8 @@ fn join(args: &ClusterJoin, options: Options, output: &mut Output) -> Outcome {
     Ok(Exit::Done)
 }
 
-fn status(args: &StatusArgs, options: Options, output: &mut Output) -> Outcome {
+fn status(globals: &Globals, args: &StatusArgs, output: &mut Output) -> Outcome {
+    let options = store::options(globals);
     let Status { url, id, cluster, member, .. } = plimsoll_replica::status(&args.target, options)?;
     let mut facts = vec![Fact::new("bucket", url.clone(), url), id_fact(id)];
     let mut failure = None;
@@ -75,9 +90,10 @@ fn status(args: &StatusArgs, options: Options, output: &mut Output) -> Outcome {
     failure.map_or(Ok(Exit::Done), Err)
 }
 
-fn leave(args: &ClusterLeave, options: Options, output: &mut Output) -> Outcome {
+fn leave(globals: &Globals, args: &ClusterLeave, output: &mut Output) -> Outcome {
     let how = if args.offline { Leave::AsItIs } else { Leave::CaughtUp };
-    let report = plimsoll_replica::leave(&args.store, how, options)?;
+    let leave = |options| plimsoll_replica::leave(&args.store, how, options);
+    let report = alone(globals, leave)?;
     output.report("The store is no longer a member.", |output| {
         output.facts(&[Fact::new("newest GLSN", report.newest.to_string(), report.newest.0)])
     })?;

@@ -24,6 +24,11 @@ fn on_each(check: impl Fn(&Members<'_>)) {
     });
     let objects = Arc::default();
     check(&|| Arc::new(memory_bucket::member(&objects, 1)));
+    #[cfg(feature = "cloud")]
+    {
+        let cloud = plimsoll_archive::Cloud::open("memory:///prefix").unwrap();
+        check(&|| Arc::new(BucketOrder::new(Arc::new(cloud.clone()), "the cloud").unwrap()));
+    }
 }
 
 #[test]

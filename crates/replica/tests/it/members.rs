@@ -400,3 +400,39 @@ fn a_bucket_that_was_rolled_back_is_refused() {
     assert_eq!(one.newest(), before);
     assert_eq!(world.log().len(), files, "nothing was appended");
 }
+
+/// The base is an archive: a member may bring it up to date, so that others join faster.
+#[test]
+fn a_base_that_was_brought_up_to_date_is_joined() {
+    let world = World::new();
+    let one = world.open("one");
+    let rows = one.keyspace("default").unwrap();
+    let large = |byte| vec![byte; 700_000];
+    for number in 0..20_u8 {
+        put(&one, &format!("key {number}"), "1");
+    }
+    one.put(&rows, "large 1", large(1)).unwrap();
+    let base = world.path("bucket/base");
+    let mut archive = plimsoll_archive::Archive::open(base.to_str().unwrap()).unwrap();
+    archive.push(&one).unwrap();
+    drop(archive);
+    one.put(&rows, "large 2", large(2)).unwrap();
+    put(&one, "last", "1");
+    let joined = join(&world.url(), world.path("two"), options()).unwrap();
+    assert!(joined.base.0 > 20 && joined.newest == one.newest(), "{joined:?}");
+    let two = world.open("two");
+    put(&two, "own", "1");
+    one.sync().unwrap();
+    for db in [&one, &two] {
+        for key in ["first", "key 0", "key 19", "last", "own"] {
+            assert_eq!(get(db, key).as_deref(), Some("1"), "{key}");
+        }
+        for byte in [1, 2] {
+            let value = db.get(&db.keyspace("default").unwrap(), format!("large {byte}")).unwrap();
+            assert!(value.unwrap() == large(byte));
+        }
+    }
+    two.close().unwrap();
+    let report = plimsoll::verify(world.path("two"), options(), &mut |_| {}).unwrap();
+    assert_eq!(report.problems, Vec::<String>::new());
+}
