@@ -215,7 +215,11 @@ impl BucketOrder {
         Ok(true)
     }
 
+    /// The error if a batch is missing, although there was a later one.
     fn lost(&self, position: u64, later: u64) -> OrderError {
+        if self.is_folder && matches!(self.bucket.exists(LOG), Ok(false)) {
+            return self.unavailable(LOG, &io::ErrorKind::NotFound.into());
+        }
         let what = format!(
             "it is missing, although the log has reached position {later}: the bucket was set back \
              or has lost objects; put them back, or see \

@@ -166,7 +166,7 @@ fn no_acknowledged_increment_is_lost_when_members_are_killed() {
                     // The commit of one transaction is acknowledged before the next one is begun.
                     let is_over = AtomicBool::new(false);
                     let pid = rustix::process::Pid::from_child(&member.0);
-                    let after = Duration::from_millis(rng.u64(100..1500));
+                    let after = Duration::from_millis(rng.u64(30..400));
                     std::thread::scope(|scope| {
                         if round < 7 {
                             scope.spawn(|| {
@@ -181,7 +181,7 @@ fn no_acknowledged_increment_is_lost_when_members_are_killed() {
                             });
                         }
                         let mut lines = output.lines();
-                        for number in 0..60 {
+                        for number in 0..300 {
                             let operation = format!("op/{name}/{round}/{number}");
                             *tries.lock().unwrap() += 1;
                             let text = format!(
@@ -221,7 +221,7 @@ fn no_acknowledged_increment_is_lost_when_members_are_killed() {
     assert!(lost.is_empty(), "{lost:?}");
     let (tries, kills) = (tries.into_inner().unwrap(), kills.into_inner().unwrap());
     println!("{tries} tries, {} acknowledged, {number} done, {kills} kills", acknowledged.len());
-    assert!(kills >= 3 && acknowledged.len() > 20, "{kills} kills, {}", acknowledged.len());
+    assert!(kills >= 8 && acknowledged.len() > 20, "{kills} kills, {}", acknowledged.len());
     for store in &stores {
         run(&["verify", store]).ok();
     }

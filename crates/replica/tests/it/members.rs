@@ -122,13 +122,18 @@ fn increments_of_several_members_all_count() {
                 scope.spawn(move || {
                     let keyspace = db.keyspace("default").unwrap();
                     for _ in 0..EACH {
-                        db.transact(|tx| {
-                            let old = tx.get(&keyspace, "n")?;
-                            let text = old.as_ref().map_or("0", |old| str::from_utf8(old).unwrap());
-                            let next = text.parse::<u64>().unwrap() + 1;
-                            tx.put(&keyspace, "n", next.to_string())
-                        })
-                        .unwrap();
+                        // It ends with a conflict if others are faster many times in a row.
+                        let increment = || {
+                            db.transact(|tx| {
+                                let old = tx.get(&keyspace, "n")?;
+                                let old = old.map_or("0".into(), |old| old.to_vec());
+                                let next = String::from_utf8(old).unwrap().parse::<u64>().unwrap();
+                                tx.put(&keyspace, "n", (next + 1).to_string())
+                            })
+                        };
+                        while let Err(error) = increment() {
+                            assert!(matches!(error, StoreError::Conflict { .. }), "{error}");
+                        }
                     }
                 });
             }
