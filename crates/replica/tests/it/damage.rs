@@ -105,11 +105,11 @@ fn every_damaged_blob_is_named() {
     let objects = log_of(&[&content]);
     let hash = *blake3::hash(&content).as_bytes();
     let blob = format!("blob/{}", blake3::Hash::from_bytes(hash).to_hex());
-    let damages: [&dyn Fn(&mut Vec<u8>); 4] = [
-        &|bytes| bytes.truncate(100),
-        &|bytes| bytes[4 << 20] ^= 4,
-        &|bytes| bytes.push(1),
-        &|bytes| *bytes = b"of another blob".to_vec(),
+    let damages: [fn(&mut Vec<u8>); 4] = [
+        |bytes| bytes.truncate(100),
+        |bytes| bytes[4 << 20] ^= 4,
+        |bytes| bytes.push(1),
+        |bytes| *bytes = b"of another blob".to_vec(),
     ];
     for damage in damages {
         let whole = objects.lock().unwrap().named[&blob].clone();
