@@ -30,8 +30,8 @@ test is refused. Then sends the store to the bucket, as the base from which othe
 command is interrupted, run it again. No other process may have the store open.
 
 URL is a folder, which is created, or its URL file:///PATH. The folder must be on a file system \
-with hard links; members on other machines need it mounted (NFS with lookupcache=positive). A build \
-with the feature `cloud` also takes s3://BUCKET/PREFIX, gs://BUCKET/PREFIX and \
+with hard links; members on other machines need it mounted (NFS with lookupcache=positive). A \
+build with the feature `cloud` also takes s3://BUCKET/PREFIX, gs://BUCKET/PREFIX and \
 az://CONTAINER/PREFIX, with the credentials of the environment. Give each cluster its own folder \
 or prefix.
 
