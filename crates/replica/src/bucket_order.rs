@@ -11,8 +11,8 @@
 //!    the bucket after a power cut.
 
 use std::io::{self, Read};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use plimsoll::order::{Appended, Order, OrderError};
@@ -94,6 +94,8 @@ pub struct BucketOrder {
     /// When the neighbours of the end were checked last; 0: not yet.
     vetted: AtomicU64,
     pace: Pace,
+    /// The position and object of another member that an append has met: it is read next.
+    other: Mutex<Option<(u64, Vec<u8>)>>,
     /// Whether the bucket is a folder.
     is_folder: bool,
 }
@@ -119,6 +121,7 @@ impl BucketOrder {
             hinted: AtomicU64::new(0),
             vetted: AtomicU64::new(0),
             pace,
+            other: Mutex::new(None),
             is_folder,
         })
     }
@@ -242,13 +245,22 @@ impl BucketOrder {
 
     fn appended(&self, position: u64) -> Appended {
         self.saw(position);
-        let hinted = self.hinted.load(Ordering::Relaxed);
-        if position >= hinted + HINT_EVERY || hinted == 0 {
-            self.hinted.store(position, Ordering::Relaxed);
-            // A hint that is missing costs only time.
-            let _ = self.bucket.replace(HINT, format!("{position}\n").as_bytes());
+        // In a cloud, no commit waits for this: `wait` does it.
+        if self.is_folder {
+            self.renew_hint();
         }
         Appended::Done
+    }
+
+    /// Rewrites the hint from time to time.
+    fn renew_hint(&self) {
+        let (seen, hinted) =
+            (self.seen.load(Ordering::Acquire), self.hinted.load(Ordering::Relaxed));
+        if seen >= hinted + HINT_EVERY || (hinted == 0 && seen > 0) {
+            self.hinted.store(seen, Ordering::Relaxed);
+            // A hint that is missing costs only time.
+            let _ = self.bucket.replace(HINT, format!("{seen}\n").as_bytes());
+        }
     }
 
     /// The object at a name, at most `most` bytes of it.
@@ -304,8 +316,9 @@ impl Order for BucketOrder {
                 Ok(Put::Exists) => match self.fetch(&name, OBJECT_BYTES_MAX) {
                     // An earlier attempt stored it, and this one has made it durable.
                     Ok(Some(found)) if found == object => return Ok(self.appended(position)),
-                    Ok(Some(_)) => {
+                    Ok(Some(found)) => {
                         self.saw(position);
+                        *lock(&self.other) = Some((position, found));
                         return Ok(Appended::Taken);
                     }
                     Ok(None) => {
@@ -353,7 +366,11 @@ impl Order for BucketOrder {
     fn read(&self, position: u64) -> Result<Option<Vec<u8>>, OrderError> {
         let name = name_of(position);
         let fetch = || self.retry(&name, || self.fetch(&name, OBJECT_BYTES_MAX));
-        let mut found = fetch()?;
+        let other = lock(&self.other).take_if(|(at, _)| *at == position);
+        let mut found = match other {
+            Some((_, object)) => Some(object),
+            None => fetch()?,
+        };
         if found.is_none() {
             let seen = self.seen.load(Ordering::Acquire);
             if seen < position && !self.vet(position)? {
@@ -381,6 +398,9 @@ impl Order for BucketOrder {
     }
 
     fn wait(&self, position: u64, timeout: Duration) -> Result<(), OrderError> {
+        if !self.is_folder {
+            self.renew_hint();
+        }
         let name = name_of(position);
         let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let until = self.clock.monotonic_nanos().saturating_add(timeout);
@@ -419,6 +439,10 @@ impl Order for BucketOrder {
         let found = self.retry(&name, || self.bucket.get(&name))?;
         Ok(found.map(|object| blobs::verified(object.reader, hash, place)))
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The object of a position.

@@ -5,7 +5,7 @@
 //! another member on any machine. [`open`] opens a member: a [`Db`](plimsoll::Db) whose commits are
 //! in the bucket when they return, in one order with those of all members, serializable. There is
 //! no server and no leader: the bucket stores each batch of commits only if no other member was
-//! first ([`BucketOrder`]).
+//! first ([`BucketOrder`]). `docs/reference/cluster.md` specifies every byte.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -128,7 +128,7 @@ fn a_wrong_hint_costs_only_time() {
     for hint in ["", "0", "1", "64", "149", "150", "151", "5000", "-3", "18446744073709551615", "x"]
     {
         let objects = log_of(&batches);
-        assert_eq!(objects.lock().unwrap().named["hint"], b"129\n");
+        assert_eq!(objects.lock().unwrap().named["hint"], b"150\n");
         objects.lock().unwrap().named.insert("hint".to_owned(), hint.into());
         let bucket = Arc::new(MemoryBucket::new(&objects, 1));
         let order = order_over(&bucket);

@@ -138,5 +138,7 @@ pub(crate) fn log_of(batches: &[&[u8]]) -> Arc<Mutex<Objects>> {
     for (position, batch) in (1..).zip(batches) {
         order.append(position, batch).unwrap();
     }
+    // It writes the hint.
+    order.wait(1, std::time::Duration::ZERO).unwrap();
     objects
 }
