@@ -60,7 +60,8 @@ impl Replica {
         // No sweep removes it until its record is in the log.
         log.expect_blob(id);
         match self.hash_of_file(id) {
-            Ok(hash) if hash == named.hash => return Ok(()),
+            // It may have been left unsynced.
+            Ok(hash) if hash == named.hash => return log.sync_blob(id).lift(),
             // It was left by a process that was killed, unless something here names it.
             Ok(_) | Err(Error::Corrupt { .. }) => {}
             Err(error) => return Err(error),
