@@ -153,4 +153,6 @@ mod documents {
     struct FollowTheLog;
     #[doc = include_str!("../../../docs/explanation/processes.md")]
     struct Processes;
+    #[doc = include_str!("../../../docs/explanation/replicas.md")]
+    struct Replicas;
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll::order::memory::{Faults, MemoryOrder};
-use plimsoll::{Db, Error, Keyspace, Options, Transaction};
+use plimsoll::{Db, Error, Keyspace, Options, Sizes, Transaction};
 use plimsoll_disk::clock::ManualClock;
 use plimsoll_disk::lying::LyingDisk;
 use plimsoll_disk::random::Random;
@@ -83,6 +83,8 @@ struct Driver {
     replicas: Vec<Replica>,
     history: History,
     memtable_bytes: u64,
+    /// Whether leftover files are swept before the order is read, or some time later.
+    sweeps_at_open: bool,
 }
 
 /// What a call may fail with, because of the faults of the order.
@@ -103,8 +105,8 @@ impl Driver {
         };
         let replicas = (0..2 + random.below(3)).map(replica).collect();
         let memtable_bytes = [32 << 10, 256 << 10][random.below(2) as usize];
-        let history = History::default();
-        let mut driver = Self { order, replicas, history, memtable_bytes };
+        let (history, sweeps_at_open) = (History::default(), random.below(2) == 0);
+        let mut driver = Self { order, replicas, history, memtable_bytes, sweeps_at_open };
         for number in 0..driver.replicas.len() {
             driver.open(number)?;
         }
@@ -116,6 +118,7 @@ impl Driver {
         Options::new()
             .memory_bytes(16 << 20)
             .memtable_bytes(self.memtable_bytes)
+            .sizes(Sizes { sweeps_at_open: self.sweeps_at_open, ..Sizes::USUAL })
             .background(false)
             .warm(false)
             .order_timeout(Duration::from_millis(400))

@@ -67,6 +67,16 @@ impl FileLog {
         blob_copy::copy(&self.log.blobs, blob, bytes)
     }
 
+    /// Makes a whole blob file durable that no record names: a process that was killed may have left
+    /// it unsynced.
+    ///
+    /// # Errors
+    /// The disk, `Poisoned`.
+    pub fn sync_blob(&self, id: BlobId) -> Result<(), LogError> {
+        self.log.env.check_writable()?;
+        blob_copy::sync(&self.log.blobs, id)
+    }
+
     /// Keeps a blob file, which is whole, from being swept until a record names it.
     pub fn expect_blob(&self, id: BlobId) {
         self.log.blobs.registry.begin_copy(id);

@@ -62,6 +62,9 @@ pub(crate) struct Replica {
     /// Differs in all openings, and a number that differs in all batches of this one.
     nonce: u128,
     batches: AtomicU64,
+    /// Bytes of batches of others since the log was last freed, and the size of its segments.
+    unfreed_bytes: AtomicU64,
+    segment_bytes: u64,
     is_closed: AtomicBool,
 }
 
@@ -278,7 +281,9 @@ impl Replica {
     /// [`Error::Unavailable`], [`Error::Forked`], [`Error::Corrupt`], [`Error::Behind`], and those
     /// of applying a commit.
     pub(crate) fn catch_up_with_order(&self) -> Result<()> {
-        self.catch_up_by(&mut lock(&self.walk), true)
+        let done = self.catch_up_by(&mut lock(&self.walk), true);
+        self.free_log();
+        done
     }
 
     /// Whether a read must read the order first.

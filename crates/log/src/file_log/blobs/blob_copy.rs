@@ -91,6 +91,14 @@ pub(crate) fn copy(blobs: &Blobs, blob: BlobRef, bytes: &mut dyn Read) -> Result
     copied.inspect_err(|_| blobs.registry.forget(id))
 }
 
+/// Makes a blob file, and its name, durable.
+pub(crate) fn sync(blobs: &Blobs, id: BlobId) -> Result<(), LogError> {
+    blobs.durability.check_own()?;
+    let env = &blobs.env;
+    env.files.get(FileName::Blob(id), env.options.caching)?.sync()?;
+    Ok(env.options.disk.sync_dir(&env.options.dir)?)
+}
+
 fn check_trailer(log_id: u128, blob: BlobRef, hash: u64, page: &[u8]) -> Result<(), LogError> {
     let found = BlobTrailer::decode(page_payload(page)).ok();
     if page_kind(page) == BLOB_TRAILER_PAGE

@@ -129,6 +129,11 @@ impl Batch {
         Ok(Self { head, hash, bytes })
     }
 
+    /// Its length.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Its records, in order.
     pub(crate) fn records(&self) -> impl Iterator<Item = Result<Record<'_>, Refusal>> {
         let mut reader = Reader::new(&self.bytes[HEAD_BYTES..self.bytes.len() - HASH_BYTES]);

@@ -7,7 +7,9 @@
 use std::io::{self, Read};
 
 use plimsoll_log::blob::BlobId;
+use plimsoll_log::error::LogError;
 
+use crate::order::OrderError;
 use crate::txn::replica::Replica;
 use crate::txn::replica::batch::{Hash, NamedBlob};
 use crate::types::error::{Error, Lift, Result};
@@ -35,9 +37,7 @@ impl Replica {
         let hash = self.hash_of_file(id)?;
         self.access.call(0, true, |order| {
             let file = self.applier.log.read_blob_file(id);
-            let unreadable = |error: plimsoll_log::error::LogError| {
-                crate::order::OrderError::Unavailable(error.to_string())
-            };
+            let unreadable = |error: LogError| OrderError::Unavailable(error.to_string());
             order.put_blob(hash, &mut file.map_err(unreadable)?)
         })?;
         Ok(hash)
@@ -60,7 +60,8 @@ impl Replica {
         // No sweep removes it until its record is in the log.
         log.expect_blob(id);
         match self.hash_of_file(id) {
-            Ok(hash) if hash == named.hash => return Ok(()),
+            // It may have been left unsynced.
+            Ok(hash) if hash == named.hash => return log.sync_blob(id).lift(),
             // It was left by a process that was killed, unless something here names it.
             Ok(_) | Err(Error::Corrupt { .. }) => {}
             Err(error) => return Err(error),

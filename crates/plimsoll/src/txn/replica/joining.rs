@@ -8,11 +8,11 @@ use plimsoll_disk::random::entropy;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
 
-use crate::order::Order;
+use crate::order::{Order, OrderError};
 use crate::txn::applier::Applier;
 use crate::txn::replica::Replica;
 use crate::txn::replica::access::Access;
-use crate::txn::replica::batch::{BEGIN, Batch, BatchBuilder, Head};
+use crate::txn::replica::batch::{BEGIN, Batch, BatchBuilder, Head, Refusal};
 use crate::txn::replica::group::Group;
 use crate::txn::replica::place::{PLACE_FILE, Place, PlaceFile};
 use crate::txn::replica::saving::Saving;
@@ -82,7 +82,7 @@ impl Joining {
                 Ok(Some(batch)) if batch.head.position == BEGIN => return Ok(Some(batch)),
                 Ok(Some(batch)) => {
                     let what = format!("it was appended at position {}", batch.head.position);
-                    let refusal = crate::txn::replica::batch::Refusal::Forked(what);
+                    let refusal = Refusal::Forked(what);
                     return Err(refusal.at(BEGIN));
                 }
                 Ok(None) => drop(self.access.append(BEGIN, &BatchBuilder::new(&head).finish())?),
@@ -125,12 +125,12 @@ impl Joining {
     /// The place of a copy of a replica, before the first batch that the order still has.
     fn place_in_trimmed(&self, log: &FileLog) -> Result<Place> {
         let first = match self.access.order.read(BEGIN) {
-            Err(crate::order::OrderError::Trimmed { first }) => first,
-            _ => return Err(self.access.error(crate::order::OrderError::Trimmed { first: 0 }, 1)),
+            Err(OrderError::Trimmed { first }) => first,
+            _ => return Err(self.access.error(OrderError::Trimmed { first: 0 }, 1)),
         };
         let batch = self.access.read(first, true)?;
         let Some(Batch { head, .. }) = batch else {
-            return Err(self.access.error(crate::order::OrderError::Trimmed { first }, BEGIN));
+            return Err(self.access.error(OrderError::Trimmed { first }, BEGIN));
         };
         let next = log.bounds().next;
         if next < head.first {
@@ -138,7 +138,7 @@ impl Joining {
         }
         if head.order_id != log.id() || head.position != first {
             let what = "it is of another order".to_owned();
-            return Err(crate::txn::replica::batch::Refusal::Forked(what).at(first));
+            return Err(Refusal::Forked(what).at(first));
         }
         let (order_id, replicas) = (head.order_id, head.replicas.saturating_sub(1));
         let (hash, glsn) = (head.previous, Glsn(head.first.0 - 1));
@@ -146,7 +146,7 @@ impl Joining {
         Ok(Place { order_id, position, hash, glsn, chain: 0, replica: 0, replicas })
     }
 
-    /// The replica of an open store. `recovered` parts are those to which batches are applied.
+    /// The replica of an open store, to whose parts batches are applied.
     pub(crate) fn end(self, options: &Options, applier: Applier) -> Result<Replica> {
         let log = &applier.log;
         let place = match self.place {
@@ -168,6 +168,8 @@ impl Joining {
             checked_nanos: AtomicU64::new(0),
             nonce: self.nonce,
             batches: AtomicU64::new(0),
+            unfreed_bytes: AtomicU64::new(0),
+            segment_bytes: options.segment_limit_bytes(),
             is_closed: AtomicBool::new(false),
         })
     }

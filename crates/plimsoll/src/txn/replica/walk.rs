@@ -9,13 +9,14 @@ use plimsoll_log::blob::BlobRef;
 use plimsoll_log::draft::{CommitTimes, Draft, DraftEntry};
 use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::Kind;
 
 use crate::txn::apply::When;
 use crate::txn::replica::Replica;
 use crate::txn::replica::batch::{Batch, BatchBuilder, Head, Record, Refusal};
 use crate::txn::replica::place::Place;
 use crate::types::error::{Error, Lift, Result};
-use crate::types::lock::lock;
+use crate::types::lock::{lock, try_lock};
 
 /// A replica lets others append after so many batches of its own in a row, because one that has
 /// just appended can append again before another has read its batch.
@@ -142,7 +143,10 @@ impl Replica {
                 self.checked_nanos.store(begun, Ordering::Release);
                 return Ok(());
             };
+            let bytes = batch.bytes() as u64;
+            let _lease = self.applier.budget.lease(Kind::Staging, bytes)?;
             self.apply(&batch, Blobs::Elsewhere { waits })?;
+            self.unfreed_bytes.fetch_add(bytes, Ordering::Relaxed);
             if batch.head.nonce >> 64 != self.nonce >> 64 {
                 (walk.row, walk.other_nanos) = (0, Some(begun));
             }
@@ -313,14 +317,28 @@ impl Replica {
         }
     }
 
-    /// Applies what follows, if no other thread does, without waiting for the order.
+    /// Applies what follows, if no other thread does, without waiting for the order, and records the
+    /// place. Returns whether it applied something.
     pub(crate) fn step(&self) -> Result<bool> {
-        let Some(mut walk) = crate::types::lock::try_lock(&self.walk) else { return Ok(false) };
+        let Some(mut walk) = try_lock(&self.walk) else { return Ok(false) };
+        // After the store is closed, another process may own the folder.
+        if self.is_closed.load(Ordering::Acquire) {
+            return Ok(false);
+        }
         let before = lock(&self.place).position;
         let done = self.catch_up_by(&mut walk, false);
-        drop(walk);
         let saved = self.save_place(false);
+        drop(walk);
+        self.free_log();
         done.and(saved)?;
         Ok(lock(&self.place).position != before)
+    }
+
+    /// Frees old segments of the log after about a segment's worth of records of others.
+    pub(super) fn free_log(&self) {
+        if self.unfreed_bytes.load(Ordering::Relaxed) >= self.segment_bytes {
+            self.unfreed_bytes.store(0, Ordering::Relaxed);
+            self.applier.index.env.free_log(true);
+        }
     }
 }
