@@ -61,6 +61,7 @@ __all__ = [
     "_close_all",
     "archive",
     "clone",
+    "create_cluster",
     "in_memory",
     "members",
     "open",
