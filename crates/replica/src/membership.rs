@@ -56,7 +56,11 @@ pub fn membership(path: impl AsRef<Path>) -> Result<Option<Membership>> {
     let (disk, path) = (OsDisk::new(), path.as_ref().join(FILE));
     let file = match disk.open(&path, Open::Read, Caching::Buffered) {
         Ok(file) => file,
-        Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => {
+        // A user without permission cannot open the store either, and gets that error.
+        Err(error)
+            if [ErrorKind::NotFound, ErrorKind::NotADirectory, ErrorKind::PermissionDenied]
+                .contains(&error.kind()) =>
+        {
             return Ok(None);
         }
         Err(error) => return Err(Error::file(path)(error)),
