@@ -9,9 +9,9 @@
 
 use plimsoll_memory::pool::PoolFile;
 
-/// Id of a blob file within its log; never reused. If the log is one of several copies whose records
-/// are ordered elsewhere, the upper 16 bits are the number of the copy that assigned the id, its
-/// *node*, so that a file has the same id in all copies; otherwise they are 0.
+/// Id of a blob file within its log; never reused. If the log is one of several copies whose
+/// records are ordered elsewhere, the upper 16 bits are the number of the copy that assigned the
+/// id, its *node*, so that a file has the same id in all copies; otherwise they are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlobId(pub u64);
 

@@ -54,9 +54,10 @@ pub enum OrderError {
 /// replica returns it. Calls come from several threads at once.
 pub trait Order: Send + Sync + Debug {
     /// Appends `batch` at `position` if nothing is there yet. Returns only when it is known which.
-    /// At most one batch is ever at a position.
+    /// At most one batch is ever at a position, and none is unless one is at the position before.
     ///
     /// # Errors
+    /// [`OrderError::Trimmed`] and [`OrderError::Corrupt`]: nothing was appended.
     /// [`OrderError::Unavailable`]: nothing was appended, and nothing will be.
     /// [`OrderError::InDoubt`]: `batch` is at the position, or may be there later, unless another
     /// batch is appended there first.

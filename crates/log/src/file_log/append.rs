@@ -218,11 +218,7 @@ fn check_next(order: &Order, expected: Option<Glsn>) -> Result<(), LogError> {
 
 /// The time of a record that is committed now: that of the clock, but later than the record before
 /// it, whose time is `last_micros`.
-pub(crate) fn time_after(
-    log: &OpenLog,
-    last_micros: u64,
-    times: CommitTimes,
-) -> Result<u64, LogError> {
+fn time_after(log: &OpenLog, last_micros: u64, times: CommitTimes) -> Result<u64, LogError> {
     let now = log.env.options.clock.wall_micros();
     let ahead_micros = last_micros.saturating_sub(now);
     // Acquire: pairs with the store in `FileLog::allow_time_lead`.

@@ -9,6 +9,8 @@ use crate::error::LogError;
 use crate::file_log::FileLog;
 use crate::file_log::append;
 use crate::file_log::blobs::blob_copy::{self, BlobFileReader};
+use crate::file_log::env::lock;
+use crate::file_log::files::names::FileName;
 use crate::glsn::Glsn;
 
 impl FileLog {
@@ -36,12 +38,14 @@ impl FileLog {
         append::check_draft(draft)
     }
 
-    /// The time of a record that is committed now, after one with the time `last_micros`.
+    /// The time of a record that is committed now, after one with the time `last_micros`. It may be
+    /// ahead of the clock by any time: the time of the other copies cannot be restarted.
     ///
     /// # Errors
-    /// `ClockBehind`; `Late` if it is not one of `times`.
+    /// `Late` if it is not one of `times`.
     pub fn time_after(&self, last_micros: u64, times: CommitTimes) -> Result<u64, LogError> {
-        append::time_after(&self.log, last_micros, times)
+        let micros = self.log.env.options.clock.wall_micros().max(last_micros + 1);
+        times.check(micros).map(|()| micros)
     }
 
     /// Sets the node of the ids of blob files that are written from now on ([`BlobId::node`]).
@@ -64,11 +68,11 @@ impl FileLog {
     /// `Corrupt` if `bytes` are not that file; the disk, the budget, `Poisoned`.
     pub fn copy_blob(&self, blob: BlobRef, bytes: &mut dyn Read) -> Result<(), LogError> {
         self.log.env.check_writable()?;
-        blob_copy::copy(&self.log.blobs, blob, bytes)
+        blob_copy::copy(&self.log.blobs, &self.log.segments.trimming, blob, bytes)
     }
 
-    /// Makes a whole blob file durable that no record names: a process that was killed may have left
-    /// it unsynced.
+    /// Makes a whole blob file durable that no record names: a process that was killed may have
+    /// left it unsynced.
     ///
     /// # Errors
     /// The disk, `Poisoned`.
@@ -77,9 +81,25 @@ impl FileLog {
         blob_copy::sync(&self.log.blobs, id)
     }
 
-    /// Keeps a blob file, which is whole, from being swept until a record names it.
+    /// Keeps a blob file from being swept until a record names it, whether it is there already or
+    /// not. A sweep in progress ends first.
     pub fn expect_blob(&self, id: BlobId) {
+        let _no_sweep = lock(&self.log.segments.trimming);
         self.log.blobs.registry.begin_copy(id);
+    }
+
+    /// Whether there is a blob file of this id, whole or not.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn has_blob_file(&self, id: BlobId) -> Result<bool, LogError> {
+        let path = self.log.env.files.path(FileName::Blob(id));
+        Ok(self.log.env.options.disk.entry(&path)?.is_some())
+    }
+
+    /// The chain hash of everything appended.
+    pub fn end_chain(&self) -> u64 {
+        self.log.tail.read().end.chain
     }
 
     /// Whether a record of the log names a blob file.

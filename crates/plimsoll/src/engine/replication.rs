@@ -3,8 +3,10 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use plimsoll_disk::clock::Clock;
 use plimsoll_disk::thread::spawn;
 
+use crate::order::Order;
 use crate::txn::other_processes::Peers;
 use crate::txn::replica::Replica;
 use crate::types::error::{Error, Result};
@@ -12,6 +14,9 @@ use crate::types::error::{Error, Result};
 /// The time for which the thread waits for a batch: the longer, the longer none has come.
 const WAIT: Duration = Duration::from_millis(10);
 const WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// The least time between two records of the place, in nanoseconds.
+const SAVE_NANOS: u64 = 1_000_000_000;
 
 /// The part of an open store that follows its order.
 #[derive(Debug, Default)]
@@ -38,10 +43,12 @@ impl Replication {
         let Some(replica) = &self.replica else { return Ok(()) };
         replica.start()?;
         if background {
-            let (order, replica) = (Arc::clone(&replica.access.order), Arc::downgrade(replica));
-            // Never waited for: it may wait in the order when the store is closed. It ends then, and
-            // does nothing before.
-            drop(spawn("plimsoll-order", move || follow(&*order, &replica))?);
+            let (order, clock) = (&replica.access.order, &replica.access.clock);
+            let (order, clock) = (Arc::clone(order), Arc::clone(clock));
+            let replica = Arc::downgrade(replica);
+            // Never waited for: it may wait in the order when the store is closed. It ends after
+            // that, and does nothing more.
+            drop(spawn("plimsoll-order", move || follow(&*order, &*clock, &replica))?);
         }
         Ok(())
     }
@@ -52,7 +59,7 @@ impl Replication {
     /// Those of applying a commit. An order that is unavailable or damaged is not an error here.
     pub(crate) fn step(&self) -> Result<bool> {
         let Some(replica) = &self.replica else { return Ok(false) };
-        match replica.step() {
+        match replica.step(true) {
             Err(
                 Error::Unavailable { .. }
                 | Error::Corrupt { .. }
@@ -80,19 +87,32 @@ impl Replication {
 }
 
 /// Applies batches until the store is closed.
-fn follow(order: &dyn crate::order::Order, replica: &Weak<Replica>) {
-    let mut wait = WAIT;
+fn follow(order: &dyn Order, clock: &dyn Clock, replica: &Weak<Replica>) {
+    let (mut wait, mut saved) = (WAIT, clock.monotonic_nanos());
     loop {
         let Some(next) = replica.upgrade().and_then(|replica| replica.next_position()) else {
             return;
         };
-        let waited = order.wait(next, wait);
-        let Some(replica) = replica.upgrade() else { return };
-        if waited.is_err() {
-            replica.access.clock.sleep(wait);
+        let begun = clock.monotonic_nanos();
+        // An error is returned by the next commit, or by the next read that must be fresh.
+        let _ = order.wait(next, wait);
+        let now = clock.monotonic_nanos();
+        let Some(there) = replica.upgrade() else { return };
+        let saves = now.saturating_sub(saved) >= SAVE_NANOS;
+        // If this replica has appended the batch itself, there is nothing to read.
+        let has_passed = !saves && there.next_position().is_some_and(|at| at > next);
+        let has_applied = has_passed || there.step(saves) == Ok(true);
+        drop(there);
+        if saves {
+            saved = now;
         }
-        // After an error, the next commit or the next read that must be fresh tries again and
-        // returns it.
-        wait = if replica.step() == Ok(true) { WAIT } else { (wait * 2).min(WAIT_MAX) };
+        if has_applied {
+            wait = WAIT;
+            continue;
+        }
+        // The batch may be there, and not be applicable.
+        let waited = Duration::from_nanos(now.saturating_sub(begun));
+        clock.sleep(wait.saturating_sub(waited));
+        wait = (wait * 2).min(WAIT_MAX);
     }
 }

@@ -38,6 +38,8 @@ pub struct MemoryOrder {
 struct Shared {
     state: Mutex<State>,
     appended: Condvar,
+    /// Never notified: waiting for it takes time.
+    never: Condvar,
 }
 
 struct State {
@@ -74,7 +76,8 @@ impl MemoryOrder {
             appends: 0,
             reads: 0,
         };
-        let shared = Shared { state: Mutex::new(state), appended: Condvar::new() };
+        let shared =
+            Shared { state: Mutex::new(state), appended: Condvar::new(), never: Condvar::new() };
         Self { shared: Arc::new(shared) }
     }
 
@@ -226,7 +229,9 @@ impl Order for MemoryOrder {
     fn append(&self, position: u64, batch: &[u8]) -> Result<Appended, OrderError> {
         let delay = self.state().delay;
         if !delay.is_zero() {
-            std::thread::sleep(delay);
+            let state = self.state();
+            let over = self.shared.never.wait_timeout_while(state, delay, |_| true);
+            drop(over.unwrap_or_else(PoisonError::into_inner));
         }
         let appended = self.state().append(position, batch);
         self.shared.appended.notify_all();

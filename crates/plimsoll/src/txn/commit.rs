@@ -367,8 +367,8 @@ impl<'a> Commit<'a> {
         [SYSTEM, TAGS, BRANCHES].iter().any(|own| self.spaces.contains(own))
     }
 
-    /// Whether commits that follow it in a batch, before it is applied, cannot be checked against it
-    /// key by key: it deletes ranges, has runs, or writes records of the store's own.
+    /// Whether commits that follow it in a batch, before it is applied, cannot be checked against
+    /// it key by key: it deletes ranges, has runs, or writes records of the store's own.
     pub(crate) fn ends_batch(&self) -> bool {
         !self.writes.ranges().is_empty()
             || !self.writes.spilled().is_empty()
@@ -391,7 +391,7 @@ impl<'a> Commit<'a> {
     /// with the bounds of ranges of index keys.
     pub(crate) fn depends_on(
         &self,
-        is_written_in: &mut dyn FnMut(Bound<&[u8]>, Bound<&[u8]>) -> bool,
+        is_written_in: &dyn Fn(Bound<&[u8]>, Bound<&[u8]>) -> bool,
     ) -> bool {
         let mut reads = self.reads.ranges().iter();
         reads.any(|range| is_written_in(Bound::Included(&range.first), range.upper()))

@@ -45,6 +45,12 @@ use crate::txn::sequencer::CommitLock;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::lock::lock;
 
+/// The time at which the end of the order was reached, before it was.
+const NEVER: u64 = u64::MAX;
+
+/// The bytes of a written key besides its own.
+const KEY_BYTES: u64 = 80;
+
 /// The implementation of [`Peers`] for a replica.
 pub(crate) struct Replica {
     pub(crate) access: Access,
@@ -57,7 +63,7 @@ pub(crate) struct Replica {
     saving: Saving,
     /// A read first reads the order if that was not done for so long; `None`: never.
     max_staleness: Option<Duration>,
-    /// When the end of the order was last reached, in nanoseconds.
+    /// When the end of the order was last reached, in nanoseconds; or [`NEVER`].
     checked_nanos: AtomicU64,
     /// Differs in all openings, and a number that differs in all batches of this one.
     nonce: u128,
@@ -158,11 +164,14 @@ impl Replica {
         if let Item::Commit(commit, _) = item {
             commit.validate()?;
         }
-        // Only holders of the commit lock change the open batch while a commit is about to join.
+        // Only holders of the commit lock add to the open batch, but its leader may close it.
         let mut state = self.group.state();
+        if !state.may_join() {
+            return Ok(Joined::Again);
+        }
         if let Item::Commit(commit, _) = item {
             if let Some(open) = &state.open
-                && commit.depends_on(&mut |lower, upper| open.writes_in(lower, upper))
+                && commit.depends_on(&|lower, upper| open.writes_in(lower, upper))
             {
                 return Ok(Joined::Later(Arc::clone(&open.slot)));
             }
@@ -176,7 +185,7 @@ impl Replica {
         })?;
         let is_first = state.open.is_none();
         if let Some(open) = state.open.as_mut() {
-            // A key is charged once more in the set of written keys.
+            // Twice, because the batch grows by doubling.
             if open.lease.grow(2 * bytes as u64).is_err() {
                 open.is_closed = true;
                 let slot = Arc::clone(&open.slot);
@@ -201,9 +210,12 @@ impl Replica {
             if commit.ends_batch() {
                 open.is_closed = true;
             } else {
+                let mut bytes = 0;
                 commit.for_each_written(&mut |key| {
+                    bytes += key.len() as u64 + KEY_BYTES;
                     open.written.insert(key.to_vec());
                 });
+                open.is_closed |= open.lease.grow(bytes).is_err();
             }
         }
         open.is_closed |= open.builder.len() >= FULL_BYTES;
@@ -230,7 +242,7 @@ impl Replica {
         })
     }
 
-    /// The head of a batch that follows `place`.
+    /// The head of a batch that follows `place`, where the log ends.
     fn head_after(&self, place: &Place) -> Head {
         let number = self.batches.fetch_add(1, Ordering::Relaxed);
         Head {
@@ -242,7 +254,7 @@ impl Replica {
             replica: place.replica,
             replicas: place.replicas,
             count: 0,
-            chain: 0,
+            chain: self.applier.log.end_chain(),
         }
     }
 
@@ -262,6 +274,11 @@ impl Replica {
     fn send(&self, sending: &mut Sending<'_>) -> Result<bool> {
         let OpenBatch { position, builder, lease, .. } = sending.batch();
         let mut walk = lock(&self.walk);
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        // Nothing is ordered that cannot be applied here.
+        self.applier.log.check_own().lift()?;
         self.check_order(&mut walk, true)?;
         if lock(&self.place).position + 1 != position {
             return Ok(false);
@@ -291,7 +308,7 @@ impl Replica {
         self.max_staleness.is_some_and(|max| {
             let now = self.access.clock.monotonic_nanos();
             let checked = self.checked_nanos.load(Ordering::Acquire);
-            u128::from(now.saturating_sub(checked)) > max.as_nanos()
+            checked == NEVER || u128::from(now.saturating_sub(checked)) > max.as_nanos()
         })
     }
 

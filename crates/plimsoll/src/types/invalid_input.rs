@@ -76,6 +76,18 @@ pub enum InvalidInput {
         /// The store.
         path: PathBuf,
     },
+    /// Other replicas may have dropped versions of this moment, so no tag and no branch can name it.
+    #[error(
+        "GLSN {glsn} is older than {} minutes, and other replicas may no longer have its versions, \
+         because a keyspace does not keep its whole history; name a younger moment",
+        limit.as_secs() / 60
+    )]
+    MomentTooOld {
+        /// The moment.
+        glsn: Glsn,
+        /// The greatest age.
+        limit: Duration,
+    },
     /// The order gives each commit its time.
     #[error("the time of the log cannot be restarted in a store with an order")]
     RestartOfOrderedTime,

@@ -217,8 +217,8 @@ impl Options {
     /// empty order begins with the contents of the store. From then on the store can be opened for
     /// writing only with this order. Reads are those of any store, and see the commits of other
     /// replicas when these are applied here ([`Db::sync`](crate::Db::sync),
-    /// [`Options::max_staleness`]). A commit returns once the order has it, also one whose ticket is
-    /// waited for later; [`Options::durability`] has no effect.
+    /// [`Options::max_staleness`]). A commit returns once the order has it, also one whose ticket
+    /// is waited for later; [`Options::durability`] has no effect.
     ///
     /// Not with [`Options::shared`] or [`Options::read_only`], nor with segments below 2 MiB.
     ///

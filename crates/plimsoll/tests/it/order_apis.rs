@@ -246,3 +246,37 @@ fn a_replica_on_a_full_disk_reads_on_and_continues_later() {
     disk_two.fill_up(None);
     check_equal(&[&one, &two], &["default"]);
 }
+
+#[test]
+fn a_moment_that_another_replica_names_is_readable_or_refused() {
+    let (order, clock) = (MemoryOrder::new(1), Arc::new(ManualClock::new(1_700_000_000_000_000)));
+    let open = |seed: u64| {
+        let disk = Arc::new(LyingDisk::new(seed));
+        let options: Options = options(&order).world(disk, Arc::clone(&clock) as _);
+        Db::open("/store", options).unwrap()
+    };
+    let (one, two) = (open(1), open(2));
+    let space = one.create_keyspace("new", Retention::Latest).unwrap();
+    one.put(&space, "a", "old").unwrap();
+    let old = one.snapshot();
+    clock.advance(Duration::from_secs(20 * 60));
+    one.put(&space, "a", "young").unwrap();
+    let young = one.newest();
+    clock.advance(Duration::from_secs(5 * 60));
+    one.put(&space, "a", "new").unwrap();
+    // This one drops what it may before it knows the tag.
+    two.sync().unwrap();
+    two.flush().unwrap();
+    two.compact().unwrap();
+    let refused = one.tag("old", old.at().into()).unwrap_err();
+    assert!(
+        matches!(refused, Error::InvalidInput(plimsoll::InvalidInput::MomentTooOld { .. })),
+        "{refused:?}"
+    );
+    one.create_branch_at("old", &one.main(), old.at().into()).unwrap_err();
+    one.tag("young", young.into()).unwrap();
+    two.sync().unwrap();
+    let there = two.keyspace("new").unwrap();
+    let tagged = two.snapshot_at(two.tag_at("young").unwrap().into()).unwrap();
+    assert_eq!(&tagged.get(&there, "a").unwrap().unwrap()[..], b"young");
+}

@@ -87,7 +87,7 @@ fn nothing_acknowledged_is_lost_with_an_order_that_fails_by_seed() {
                 match random.below(10) {
                     0 => drop(db.step().unwrap()),
                     1 => drop(db.sync()),
-                    2 => drop(db.flush().unwrap()),
+                    2 => db.flush().unwrap(),
                     _ => drop(puts.insert(key.clone(), known(&put(db, &key, &value)))),
                 }
             }
@@ -361,4 +361,54 @@ fn an_order_in_memory_does_what_it_says() {
     assert_eq!(order.read(1), Err(OrderError::Trimmed { first: 2 }));
     order.set_available(false);
     assert!(matches!(order.read(2), Err(OrderError::Unavailable(_))));
+}
+
+/// An order whose client repeats each append by itself, so that it may say `Taken` of a batch that
+/// its first try has appended, and cannot be read right after that.
+#[derive(Debug)]
+struct RepeatingClient {
+    order: MemoryOrder,
+    fails_reads: std::sync::atomic::AtomicU32,
+}
+
+impl Order for RepeatingClient {
+    fn append(&self, position: u64, batch: &[u8]) -> Result<plimsoll::order::Appended, OrderError> {
+        self.order.append(position, batch)?;
+        self.fails_reads.store(1, std::sync::atomic::Ordering::Relaxed);
+        self.order.append(position, batch)
+    }
+
+    fn read(&self, position: u64) -> Result<Option<Vec<u8>>, OrderError> {
+        if self.fails_reads.swap(0, std::sync::atomic::Ordering::Relaxed) > 0 {
+            return Err(OrderError::Unavailable("the connection is new".to_owned()));
+        }
+        self.order.read(position)
+    }
+
+    fn wait(&self, position: u64, timeout: Duration) -> Result<(), OrderError> {
+        self.order.wait(position, timeout)
+    }
+
+    fn put_blob(&self, hash: [u8; 32], bytes: &mut dyn std::io::Read) -> Result<(), OrderError> {
+        self.order.put_blob(hash, bytes)
+    }
+
+    fn get_blob(
+        &self,
+        hash: [u8; 32],
+    ) -> Result<Option<Box<dyn std::io::Read + Send>>, OrderError> {
+        self.order.get_blob(hash)
+    }
+}
+
+#[test]
+fn a_commit_that_its_own_order_refuses_after_a_repetition_is_made_once() {
+    let (dir, order) = (tempfile::tempdir().unwrap(), MemoryOrder::new(3));
+    let client = RepeatingClient { order: order.clone(), fails_reads: 0.into() };
+    let db = Db::open(dir.path().join("one"), options(&order).order(Arc::new(client))).unwrap();
+    let space = db.keyspace("default").unwrap();
+    for n in 1..20 {
+        let count = db.add(&space, "n", 1, plimsoll::Overflow::Checked).unwrap();
+        assert_eq!(count, n);
+    }
 }

@@ -2,7 +2,7 @@
 //! log has written. A copy has the same id and the same bytes.
 
 use std::io::{self, Read};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use plimsoll_disk::vfs::File;
 use plimsoll_memory::page::{PAGE_BYTES, check_page, page_kind, page_payload};
@@ -10,6 +10,7 @@ use plimsoll_memory::page::{PAGE_BYTES, check_page, page_kind, page_payload};
 use crate::blob::{BlobId, BlobRef};
 use crate::error::LogError;
 use crate::file_log::blobs::blob_files::{Blobs, corrupt_blob};
+use crate::file_log::env::lock;
 use crate::file_log::files::aligned::AlignedBytes;
 use crate::file_log::files::names::FileName;
 use crate::file_log::files::rewrite::replace_file;
@@ -60,14 +61,23 @@ impl Read for BlobFileReader {
 
 /// Writes a blob file that another log has written, durably. Fails unless the bytes are the file
 /// that `blob` names.
-pub(crate) fn copy(blobs: &Blobs, blob: BlobRef, bytes: &mut dyn Read) -> Result<(), LogError> {
+/// `trimming` excludes sweeps.
+pub(crate) fn copy(
+    blobs: &Blobs,
+    trimming: &Mutex<()>,
+    blob: BlobRef,
+    bytes: &mut dyn Read,
+) -> Result<(), LogError> {
     blobs.durability.group.check()?;
     blobs.durability.check_own()?;
     let (env, id) = (&blobs.env, blob.id);
     let mut piece = AlignedBytes::new(PAGE_BYTES, &env.options.budget)?;
     // A file of that name that no record names was left by a process that was killed.
-    blobs.remove(id)?;
-    blobs.registry.begin_copy(id);
+    {
+        let _no_sweep = lock(trimming);
+        blobs.remove(id)?;
+        blobs.registry.begin_copy(id);
+    }
     let mut write = |file: &dyn File| {
         let mut hash = 0;
         for number in 0..=blob.pages {

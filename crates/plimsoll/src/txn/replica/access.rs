@@ -153,7 +153,7 @@ impl Access {
                     }
                     Ok(None) => {
                         let what = "it refuses a batch although it has none at the position";
-                        OrderError::Unavailable(what.to_owned())
+                        OrderError::InDoubt(what.to_owned())
                     }
                     Err(_) if !in_doubt => return Ok(false),
                     Err(error) => OrderError::InDoubt(error.to_string()),

@@ -11,8 +11,9 @@
 //! id u64, pages u32, hash u64, BLAKE3 of its file; for each entry its stream u32, its length
 //! varint and its bytes.
 //!
-//! The batch at position 1 has no records: it states the id of the log, and the GLSN and the chain
-//! hash at which the order begins. A batch without records also claims a number for a new replica.
+//! `chain` is the chain hash of the log before the first record. The batch at position 1 has no
+//! records: it states the id of the log, and where the order begins. Another batch without records
+//! claims a number for a new replica.
 //!
 //! Invariant: a batch is used only if its hash is right, it names the order and its position, and
 //! it follows the batch before it by hash and by GLSN.
@@ -59,7 +60,7 @@ pub(crate) struct Head {
     pub(crate) replicas: u16,
     /// The number of records.
     pub(crate) count: u32,
-    /// At position 1: the chain hash of the log before `first`.
+    /// The chain hash of the log before `first`; 0 if it is empty.
     pub(crate) chain: u64,
 }
 

@@ -7,11 +7,11 @@
 use std::io::{self, Read};
 
 use plimsoll_log::blob::BlobId;
-use plimsoll_log::error::LogError;
 
 use crate::order::OrderError;
 use crate::txn::replica::Replica;
 use crate::txn::replica::batch::{Hash, NamedBlob};
+use crate::txn::replica::place::PLACE_FILE;
 use crate::types::error::{Error, Lift, Result};
 
 /// Bytes that are hashed at a time.
@@ -35,11 +35,20 @@ impl Replica {
     /// Stores a finished blob file in the order; returns its hash.
     pub(super) fn put_blob(&self, id: BlobId) -> Result<Hash> {
         let hash = self.hash_of_file(id)?;
-        self.access.call(0, true, |order| {
-            let file = self.applier.log.read_blob_file(id);
-            let unreadable = |error: LogError| OrderError::Unavailable(error.to_string());
-            order.put_blob(hash, &mut file.map_err(unreadable)?)
-        })?;
+        let mut unreadable = None;
+        let stored = self.access.call(0, true, |order| {
+            let file = self.applier.log.read_blob_file(id).map_err(|error| {
+                // Not a failure of the order, so it is not repeated.
+                let what = error.to_string();
+                unreadable = Some(error);
+                OrderError::Corrupt(what)
+            });
+            order.put_blob(hash, &mut file?)
+        });
+        if let Some(error) = unreadable {
+            return Err(Error::of_log(error));
+        }
+        stored?;
         Ok(hash)
     }
 
@@ -66,7 +75,8 @@ impl Replica {
             Ok(_) | Err(Error::Corrupt { .. }) => {}
             Err(error) => return Err(error),
         }
-        let is_kept = self.applier.index.runs.must_keep_blob(id) || log.is_blob_named(id).lift()?;
+        let is_kept = log.has_blob_file(id).lift()?
+            && (self.applier.index.runs.must_keep_blob(id) || log.is_blob_named(id).lift()?);
         if is_kept {
             return Err(Error::Forked {
                 glsn: None,
@@ -75,7 +85,7 @@ impl Replica {
                      this replica has another file of that name; two replicas were made from one \
                      folder with the file `{}`; remove it from one of them",
                     id.file_name(),
-                    super::place::PLACE_FILE
+                    PLACE_FILE
                 ),
             });
         }

@@ -88,7 +88,9 @@ pub(crate) struct Group {
 #[derive(Debug, Default)]
 pub(crate) struct State {
     /// Commits that are about to join.
-    entering: usize,
+    entering: u64,
+    /// Commits that were about to join, and have joined or left.
+    entered: u64,
     /// Whether a batch is being appended.
     is_sending: bool,
     /// Changed only under the commit lock, or by the leader that closes it.
@@ -110,10 +112,9 @@ impl Drop for Entered<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state();
         state.entering -= 1;
-        if state.entering == 0 {
-            drop(state);
-            self.0.changed.notify_all();
-        }
+        state.entered += 1;
+        drop(state);
+        self.0.changed.notify_all();
     }
 }
 
@@ -132,12 +133,18 @@ impl Group {
         entered
     }
 
-    /// Closes the open batch, which the caller has begun, once no commit is about to join it.
+    /// Closes the open batch, which the caller has begun, once as many commits have joined or left
+    /// as are about to join now.
     pub(crate) fn close(&self) -> Sending<'_> {
+        let state = self.state();
+        // Those that come later do not keep it open.
+        let last = state.entered + state.entering;
         let is_joined = |state: &mut State| {
-            state.entering > 0 && state.open.as_ref().is_some_and(|open| !open.is_closed)
+            state.entering > 0
+                && state.entered < last
+                && state.open.as_ref().is_some_and(|open| !open.is_closed)
         };
-        let state = self.changed.wait_while(self.state(), is_joined);
+        let state = self.changed.wait_while(state, is_joined);
         let mut state = state.unwrap_or_else(PoisonError::into_inner);
         let batch = state.open.take().expect("only its leader takes it");
         state.is_sending = true;

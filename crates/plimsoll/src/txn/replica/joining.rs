@@ -10,13 +10,13 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::order::{Order, OrderError};
 use crate::txn::applier::Applier;
-use crate::txn::replica::Replica;
 use crate::txn::replica::access::Access;
 use crate::txn::replica::batch::{BEGIN, Batch, BatchBuilder, Head, Refusal};
 use crate::txn::replica::group::Group;
 use crate::txn::replica::place::{PLACE_FILE, Place, PlaceFile};
 use crate::txn::replica::saving::Saving;
 use crate::txn::replica::walk::Walk;
+use crate::txn::replica::{NEVER, Replica};
 use crate::types::error::{Error, Lift, Result};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::lock::lock;
@@ -140,9 +140,14 @@ impl Joining {
             let what = "it is of another order".to_owned();
             return Err(Refusal::Forked(what).at(first));
         }
+        let glsn = Glsn(head.first.0 - 1);
+        let here = log.chain_at(glsn).ok().flatten();
+        if here.is_some_and(|here| head.chain != 0 && here != head.chain) {
+            let what = format!("it follows another history up to GLSN {glsn}");
+            return Err(Refusal::Forked(what).at(first));
+        }
         let (order_id, replicas) = (head.order_id, head.replicas.saturating_sub(1));
-        let (hash, glsn) = (head.previous, Glsn(head.first.0 - 1));
-        let position = first - 1;
+        let (hash, position) = (head.previous, first - 1);
         Ok(Place { order_id, position, hash, glsn, chain: 0, replica: 0, replicas })
     }
 
@@ -165,7 +170,7 @@ impl Joining {
             place: Mutex::new(place),
             saving: Saving::new(self.file, self.place),
             max_staleness: options.max_staleness,
-            checked_nanos: AtomicU64::new(0),
+            checked_nanos: AtomicU64::new(NEVER),
             nonce: self.nonce,
             batches: AtomicU64::new(0),
             unfreed_bytes: AtomicU64::new(0),

@@ -55,8 +55,9 @@ pub(super) enum Blobs {
     Elsewhere { waits: bool },
 }
 
-/// Whether the batch follows the place.
-fn follows(place: &Place, head: &Head) -> Result<(), Refusal> {
+/// Whether the batch follows the place, in a log whose next entry is `next`, and whose chain hash
+/// is `end_chain`.
+fn follows(place: &Place, head: &Head, next: Glsn, end_chain: u64) -> Result<(), Refusal> {
     let refuse = |what: &str| Err(Refusal::Forked(what.to_owned()));
     if head.order_id != place.order_id {
         return refuse("it is of the order of another store");
@@ -72,6 +73,9 @@ fn follows(place: &Place, head: &Head) -> Result<(), Refusal> {
         let what =
             format!("it begins with GLSN {}, and not with {}", head.first, place.glsn.next());
         return Err(Refusal::Forked(what));
+    }
+    if next == head.first && ![0, end_chain].contains(&head.chain) {
+        return refuse("it follows a log with other contents");
     }
     if head.replicas < place.replicas {
         return refuse("it knows fewer replicas than the one before it");
@@ -180,7 +184,13 @@ impl Replica {
     ) -> Result<bool> {
         let begun = self.access.clock.monotonic_nanos();
         let appended = self.access.append(position, &bytes);
-        if !Self::noting_fork(walk, appended)? {
+        let mut is_ours = Self::noting_fork(walk, appended)?;
+        if !is_ours {
+            // The answer may have been that to an earlier try, by the order itself, of this batch.
+            let found = self.access.read(position, true)?;
+            is_ours = found.is_some_and(|found| bytes.ends_with(&found.hash));
+        }
+        if !is_ours {
             return Ok(false);
         }
         let now = self.access.clock.monotonic_nanos();
@@ -220,7 +230,9 @@ impl Replica {
     /// Applies the batch that follows the place.
     pub(super) fn apply(&self, batch: &Batch, blobs: Blobs) -> Result<()> {
         let (place, position) = (*lock(&self.place), batch.head.position);
-        follows(&place, &batch.head).map_err(|refusal| refusal.at(place.position + 1))?;
+        let (next, end_chain) = (self.applier.log.bounds().next, self.applier.log.end_chain());
+        follows(&place, &batch.head, next, end_chain)
+            .map_err(|refusal| refusal.at(place.position + 1))?;
         let mut last = place.glsn;
         for record in batch.records() {
             let record = record.map_err(|refusal| refusal.at(position))?;
@@ -317,9 +329,9 @@ impl Replica {
         }
     }
 
-    /// Applies what follows, if no other thread does, without waiting for the order, and records the
-    /// place. Returns whether it applied something.
-    pub(crate) fn step(&self) -> Result<bool> {
+    /// Applies what follows, if no other thread does, without waiting for the order; records the
+    /// place if it `saves`. Returns whether it applied something.
+    pub(crate) fn step(&self, saves: bool) -> Result<bool> {
         let Some(mut walk) = try_lock(&self.walk) else { return Ok(false) };
         // After the store is closed, another process may own the folder.
         if self.is_closed.load(Ordering::Acquire) {
@@ -327,7 +339,7 @@ impl Replica {
         }
         let before = lock(&self.place).position;
         let done = self.catch_up_by(&mut walk, false);
-        let saved = self.save_place(false);
+        let saved = if saves { self.save_place(false) } else { Ok(()) };
         drop(walk);
         self.free_log();
         done.and(saved)?;

@@ -13,6 +13,10 @@ use plimsoll_log::members::Members;
 /// it.
 const NAMED_AGE: Duration = Duration::from_secs(15 * 60);
 
+/// The greatest age of a moment that a tag or a branch of a replica names. Its commit may take some
+/// time.
+pub(crate) const NAMED_AGE_MAX: Duration = Duration::from_secs(10 * 60);
+
 /// The floors promised by other processes, and whether the retention of keyspaces is up to date.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Floors {
