@@ -48,6 +48,7 @@ pub(crate) fn raised_by_cluster(error: plimsoll_replica::Error) -> PyErr {
         Cluster::NotACluster { .. }
         | Cluster::NotAMember { .. }
         | Cluster::OtherCluster { .. }
+        | Cluster::OtherUrl { .. }
         | Cluster::DestinationExists { .. } => "InvalidInput",
         _ => "Error",
     };

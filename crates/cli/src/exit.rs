@@ -237,6 +237,7 @@ impl From<plimsoll_replica::Error> for Failure {
             | Replica::NotAMember { .. }
             | Replica::IsAMember { .. }
             | Replica::OtherCluster { .. }
+            | Replica::OtherUrl { .. }
             | Replica::DestinationExists { .. } => Exit::Usage,
             Replica::NotACluster { .. } | Replica::Format { .. } => Exit::Store,
             Replica::Damaged { .. } | Replica::Order(OrderError::Corrupt(_)) => Exit::Corrupt,

@@ -43,11 +43,11 @@ pub(crate) fn refresh(path: &Path, options: Options) -> plimsoll::Result<()> {
             kind: ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem,
             ..
         }) => Ok(()),
-        Err(error @ (Error::Unavailable { .. } | Error::Remote { .. } | Error::Behind { .. })) => {
+        // Reads go on, whatever happened to the bucket.
+        Err(error) => {
             say(format_args!("{error}\nReading what this member has applied so far."));
             Ok(())
         }
-        Err(error) => Err(error),
     }
 }
 

@@ -208,6 +208,9 @@ impl BucketOrder {
             return Ok(false);
         }
         let hint = self.hint().unwrap_or(0);
+        if hint <= position {
+            self.hinted.fetch_max(hint, Ordering::Relaxed);
+        }
         for later in [position + 1, hint] {
             // Another member may have appended both meanwhile.
             if later > position && self.exists(later)? && !self.exists(position)? {
@@ -335,10 +338,15 @@ impl Order for BucketOrder {
                     match self.fetch(&name, OBJECT_BYTES_MAX) {
                         Ok(Some(found)) if found != object => return Ok(Appended::Taken),
                         Ok(Some(_)) => in_doubt = true,
-                        Err(_) if self.is_folder && self.bucket.exists(&name).is_err() => {
-                            in_doubt = true;
+                        Ok(None) => return Err(self.unavailable(&name, &error)),
+                        // A client of a cloud may have repeated the request by itself, and only the
+                        // repetition was refused.
+                        Err(_)
+                            if self.is_folder && matches!(self.bucket.exists(&name), Ok(false)) =>
+                        {
+                            return Err(self.unavailable(&name, &error));
                         }
-                        Ok(None) | Err(_) => return Err(self.unavailable(&name, &error)),
+                        Err(_) => in_doubt = true,
                     }
                     error
                 }

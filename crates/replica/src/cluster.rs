@@ -9,7 +9,7 @@
 //! tmp/           objects that are being written, if the bucket is a folder
 //! ```
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -67,6 +67,16 @@ pub(crate) struct Place {
 impl Place {
     /// The place that a URL or path names. Makes no request.
     pub(crate) fn find(url: &str, folders: Folders) -> Result<Self> {
+        if has_secret(url) {
+            // Without the URL, which would be printed.
+            let (url, what) = (
+                "the URL of the bucket".to_owned(),
+                "it contains a password or a \
+                query; leave them out, and give credentials in the environment"
+                    .to_owned(),
+            );
+            return Err(Error::Archive(plimsoll_archive::Error::Url { url, what }));
+        }
         let bucket = bucket_at(url, folders)?;
         // Members may be opened from another working directory.
         let folder = bucket.folder().map_err(|error| Error::bucket(url, "its folder", error))?;
@@ -132,6 +142,25 @@ impl Place {
         }
     }
 
+    /// Creates the folders of an existing cluster that are often empty, and that a copy may lack.
+    pub(crate) fn restore_folders(&self) -> Result<()> {
+        let folder = self.bucket.folder().map_err(|error| self.failed("its folder", error))?;
+        let Some(folder) = folder else { return Ok(()) };
+        let disk = OsDisk::new();
+        for path in ["tmp", crate::blobs::FOLDER].map(|name| folder.join(name)) {
+            if disk.entry(&path).map_err(Error::file(&path))?.is_none() {
+                match disk.create_dir(&path).and_then(|()| disk.sync_dir(&folder)) {
+                    // A member that may only read cannot write there either.
+                    Err(error)
+                        if [ErrorKind::AlreadyExists, ErrorKind::PermissionDenied]
+                            .contains(&error.kind()) => {}
+                    made => made.map_err(Error::file(&path))?,
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Fails if the place holds batches, or, if it is a folder, anything that an interrupted
     /// creation does not leave.
     pub(crate) fn check_new(&self) -> Result<()> {
@@ -148,11 +177,19 @@ impl Place {
         let folder = self.bucket.folder().map_err(|error| self.failed("its folder", error))?;
         let Some(folder) = folder else { return Ok(()) };
         let names = names_in(&folder)?;
-        let is_own = |name: &&String| {
+        let is_other = |name: &&String| {
             ![BASE, crate::bucket_order::LOG, crate::blobs::FOLDER, "tmp"].contains(&name.as_str())
         };
-        names.iter().find(is_own).map_or(Ok(()), |name| not_empty(name))
+        names.iter().find(is_other).map_or(Ok(()), |name| not_empty(name))
     }
+}
+
+/// Whether a URL contains a password or a query, which may be a token.
+fn has_secret(url: &str) -> bool {
+    let Some((_, rest)) = url.split_once("://") else { return false };
+    let authority = rest.split('/').next().unwrap_or_default();
+    let user = authority.rsplit_once('@').map_or("", |(user, _)| user);
+    user.contains(':') || rest.contains('?')
 }
 
 /// The names in a folder; none if it does not exist.

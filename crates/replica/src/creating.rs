@@ -47,12 +47,18 @@ pub struct CreateReport {
 /// See the [crate](crate).
 pub fn create(url: &str, store: impl AsRef<Path>, options: Options) -> Result<CreateReport> {
     let store = store.as_ref();
-    if let Some(Membership { url, .. }) = membership::membership(store)? {
-        return Err(Error::IsAMember { path: store.to_owned(), url });
-    }
-    let place = Place::find(url, Folders::Create)?;
-    let found = place.find_identity()?;
     let options = options.create(false).read_only(false).shared(false);
+    let place = Place::find(url, Folders::Create)?;
+    if let Some(member) = membership::membership(store)? {
+        if member.url != place.url || membership::is_partial(store)? {
+            return Err(Error::IsAMember { path: store.to_owned(), url: member.url });
+        }
+        // An earlier call was interrupted before the member was opened for the first time.
+        let (url, id, base) = (place.url.clone(), member.id, place.identity()?.base());
+        open_at(store, &place, id, options)?.close()?;
+        return Ok(CreateReport { url, id, base, objects: 0, bytes: 0 });
+    }
+    let found = place.find_identity()?;
     let db = Db::open(store, options.clone())?;
     let mut report = CreateReport {
         url: place.url.clone(),
@@ -73,6 +79,10 @@ pub fn create(url: &str, store: impl AsRef<Path>, options: Options) -> Result<Cr
             let pushed = place.base()?.push(&db)?;
             (report.objects, report.bytes) = (pushed.objects, pushed.bytes);
             report.base = pushed.glsn;
+            if pushed.glsn != db.newest() {
+                let what = "the store was changed while its base was made; try again".to_owned();
+                return Err(Error::Damaged { place: place.url, what });
+            }
             let random = entropy().map_err(|error| place.failed("a random id", error))?;
             report.id = random;
             place.identify(&Identity {
@@ -83,9 +93,9 @@ pub fn create(url: &str, store: impl AsRef<Path>, options: Options) -> Result<Cr
             })?;
         }
     }
-    db.close()?;
+    // From then on the store opens only as a member. Written before the lock is released.
     membership::write(store, &Membership { url: place.url.clone(), id: report.id })?;
-    // Afterwards the store opens only as a member.
+    db.close()?;
     open_at(store, &place, report.id, options)?.close()?;
     Ok(report)
 }

@@ -135,6 +135,21 @@ pub enum Error {
         /// The id of the member's cluster.
         own: u128,
     },
+    /// The member's bucket is at another URL: if it was moved, join there.
+    #[error(
+        "{}: the bucket of this member is {own}, not {given}; if it was moved, `plimsoll cluster \
+         join {given} {}` records that. Never use a copy of a bucket beside the bucket",
+        path.display(),
+        path.display()
+    )]
+    OtherUrl {
+        /// The store.
+        path: PathBuf,
+        /// The recorded URL.
+        own: String,
+        /// The other URL.
+        given: String,
+    },
     /// The destination of a new member is in use.
     #[error(
         "{}: the destination exists; give a folder that is empty or does not exist",

@@ -1,15 +1,18 @@
 //! Makes a new member from the base of a cluster and its log.
 //!
 //! ```text
-//! DEST.joining  the store while it is restored
-//! DEST          that folder, once it is a member
+//! DEST.joining-NUMBER  the store while it is restored
+//! DEST                 that folder, once it is a member
 //! ```
+//!
+//! The number is random, so that two calls do not meet. A call that is killed leaves its folder.
 
 use std::path::{Path, PathBuf};
 
 use plimsoll::{Glsn, Moment, Options};
 use plimsoll_archive::Folders;
 use plimsoll_disk::os::OsDisk;
+use plimsoll_disk::random::entropy;
 use plimsoll_disk::vfs::Disk;
 
 use crate::cluster::Place;
@@ -101,9 +104,9 @@ impl Draft {
     fn begin(dest: &Path) -> Result<Self> {
         let exists = || Error::DestinationExists { path: dest.to_owned() };
         let mut name = dest.file_name().ok_or_else(exists)?.to_owned();
-        name.push(".joining");
+        let number = entropy().map_err(Error::file(dest))? as u64;
+        name.push(format!(".joining-{number:016x}"));
         let path = dest.with_file_name(name);
-        remove_folder(&OsDisk::new(), &path).map_err(Error::file(&path))?;
         Ok(Self { path, is_finished: false })
     }
 
@@ -130,7 +133,7 @@ impl Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         if !self.is_finished {
-            // The first failure is the one to report; the next attempt removes the rest.
+            // The first failure is the one to report.
             let _ = remove_folder(&OsDisk::new(), &self.path);
         }
     }

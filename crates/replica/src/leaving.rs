@@ -3,6 +3,8 @@
 use std::path::Path;
 
 use plimsoll::{Db, Glsn, Options};
+use plimsoll_disk::os::OsDisk;
+use plimsoll_disk::vfs::{Disk, LockError};
 
 use crate::error::{Error, Result};
 use crate::membership;
@@ -54,15 +56,25 @@ pub fn leave(path: impl AsRef<Path>, how: Leave, options: Options) -> Result<Lea
     let path = path.as_ref();
     let member = membership::membership(path);
     let is_damaged = matches!(member, Err(Error::Damaged { .. }));
-    if !is_damaged && member?.is_none() && !membership::is_partial(path)? {
+    let is_partial = !is_damaged && member?.is_none();
+    if is_partial && !membership::is_partial(path)? {
         return Err(Error::NotAMember { path: path.to_owned() });
     }
-    if how == Leave::CaughtUp {
+    // Otherwise an earlier call was interrupted after it had caught up.
+    if how == Leave::CaughtUp && !is_partial {
         let db = open_member(path, options.clone())?;
         db.sync()?;
         db.close()?;
     }
+    // A program that has the member open would write its files again.
+    let lock = OsDisk::new().lock(path).map_err(|error| match error {
+        LockError::Held { pid, who } => {
+            Error::Store(plimsoll::Error::Locked { path: path.to_owned(), pid, who })
+        }
+        LockError::Io(error) => Error::file(path)(error),
+    })?;
     membership::remove(path)?;
+    drop(lock);
     let db = Db::open(path, options.create(false).read_only(false).shared(false))?;
     let newest = db.newest();
     db.close()?;

@@ -11,17 +11,17 @@ use plimsoll_disk::vfs::Disk;
 use crate::cluster::Place;
 use crate::error::{Error, Result};
 use crate::joining::join;
-use crate::membership::{self, Membership};
+use crate::membership;
 
 /// Opens the member at `path` of the cluster `url`. If there is nothing at the path, joins the
-/// cluster first. If the bucket of the member's cluster was moved to `url`, records that.
+/// cluster first. If the bucket was moved, [`join`] records its new URL.
 ///
 /// A commit is in the bucket when it returns. Reads are local; [`Db::sync`] applies everything that
 /// any member has committed. Only one process at a time can have a member open for writing.
 ///
 /// # Errors
 /// [`Error::NotAMember`]: the store at the path is not a member. [`Error::OtherCluster`]: it is a
-/// member of another cluster. As for [`join`] and [`Db::open`].
+/// member of another cluster. [`Error::OtherUrl`]: its bucket is elsewhere. As for [`join`] and [`Db::open`].
 ///
 /// # Examples
 /// ```
@@ -52,8 +52,9 @@ pub fn open(path: impl AsRef<Path>, url: &str, options: Options) -> Result<Db> {
     };
     let place = Place::find(url, Folders::Existing)?;
     if place.url != member.url {
-        check_id(&place, path, member.id)?;
-        membership::write(path, &Membership { url: place.url.clone(), id: member.id })?;
+        // A copy of the bucket has the same id, and must not be written beside it.
+        let (path, own, given) = (path.to_owned(), member.url, place.url);
+        return Err(Error::OtherUrl { path, own, given });
     }
     open_at(path, &place, member.id, options)
 }
@@ -78,7 +79,10 @@ pub(crate) fn open_at(path: &Path, place: &Place, id: u128, options: Options) ->
     match check_id(place, path, id) {
         // Each batch names the cluster, too. Reads need no bucket.
         Err(Error::Bucket { .. }) => {}
-        checked => checked?,
+        checked => {
+            checked?;
+            place.restore_folders()?;
+        }
     }
     let options = options.create(false).shared(false).order(Arc::new(place.order()?));
     Ok(Db::open(path, options)?)

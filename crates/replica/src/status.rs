@@ -5,6 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use plimsoll::{Db, Glsn, Options};
 use plimsoll_archive::Folders;
+use plimsoll_disk::os::OsDisk;
+use plimsoll_disk::vfs::Disk;
 
 use crate::cluster::Place;
 use crate::error::{Error, Result};
@@ -75,10 +77,23 @@ pub fn status(target: &str, options: Options) -> Result<Status> {
         Some(member) => of_member(Path::new(target), member, options),
         None => {
             let place = Place::find(target, Folders::Existing)?;
-            let (id, cluster) = of_cluster(&place)?;
+            let (id, cluster) = of_cluster(&place).map_err(|error| match error {
+                Error::NotACluster { .. } if is_store(Path::new(target)) => {
+                    Error::NotAMember { path: PathBuf::from(target) }
+                }
+                error => error,
+            })?;
             Ok(Status { url: place.url, id, cluster: Ok(cluster), member: None })
         }
     }
+}
+
+/// Whether a folder looks like a store.
+fn is_store(path: &Path) -> bool {
+    let is_dir = |name: &str| {
+        OsDisk::new().entry(&path.join(name)).is_ok_and(|it| it.is_some_and(|it| it.is_dir))
+    };
+    is_dir("log") && is_dir("index")
 }
 
 fn of_cluster(place: &Place) -> Result<(u128, ClusterStatus)> {

@@ -65,7 +65,7 @@ fn commands_on_a_member_use_the_cluster() {
     run(&["cluster", "leave", &two]).ok();
     run(&["put", &two, "own", "1"]).ok();
     run(&["get", &one, "own"]).fails(1, &[]);
-    run(&["cluster", "status", &two]).fails(3, &["there is no cluster here"]);
+    run(&["cluster", "status", &two]).fails(2, &["this store is not a member"]);
 }
 
 #[test]

@@ -154,7 +154,7 @@ fn clocks_are_passed_in() {
 }
 
 /// Test hooks: files, and the beginnings of the lines that define the hooks.
-const HOOKS: [(&str, &[&str]); 11] = [
+const HOOKS: [(&str, &[&str]); 10] = [
     ("disk/src/lib.rs", &["pub mod lying;"]),
     ("disk/src/sharing.rs", &["fn between_stores("]),
     ("log/src/members/words.rs", &["shared.between_stores();"]),

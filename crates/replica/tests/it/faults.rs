@@ -121,6 +121,20 @@ fn refused_writes_are_unavailable_and_say_what_to_do() {
     }
 }
 
+/// As a client of a cloud that repeats a request by itself, after it was stored.
+#[test]
+fn a_refusal_after_the_object_was_stored_leaves_a_commit_in_doubt() {
+    let bucket = Arc::new(MemoryBucket::new(&Arc::default(), 1));
+    let order = order_over(&bucket).patience(Duration::from_millis(50));
+    assert_eq!(order.append(1, b"x"), Ok(Appended::Done));
+    *bucket.stores_refused.lock().unwrap() = true;
+    *bucket.refusal.lock().unwrap() = Some(ErrorKind::PermissionDenied);
+    let refused = order.append(2, b"y").unwrap_err();
+    assert!(matches!(refused, OrderError::InDoubt(_)), "{refused:?}");
+    *bucket.refusal.lock().unwrap() = None;
+    assert_eq!(order.read(2).unwrap().unwrap(), b"y");
+}
+
 #[test]
 fn a_wrong_hint_costs_only_time() {
     let batches: Vec<Vec<u8>> = (0..150_u8).map(|number| vec![number]).collect();

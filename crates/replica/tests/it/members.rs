@@ -204,7 +204,7 @@ fn places_with_something_else_are_refused() {
     let second = format!("file://{}", world.path("second").display());
     create(&second, world.path("other"), options()).unwrap();
     let refused = open(world.path("one"), &second, options()).unwrap_err();
-    assert!(matches!(refused, Error::OtherCluster { .. }), "{refused}");
+    assert!(matches!(refused, Error::OtherUrl { .. }), "{refused}");
     let refused = join(&second, world.path("one"), options()).unwrap_err();
     assert!(matches!(refused, Error::IsAMember { .. }), "{refused}");
 }
@@ -228,11 +228,17 @@ fn an_interrupted_creation_or_join_continues() {
     put(&Db::open(world.path("again"), options()).unwrap(), "z", "1");
     let refused = create(&url, world.path("again"), options()).unwrap_err();
     assert!(matches!(refused, Error::ClusterExists { .. }), "{refused}");
+    // A creation that was interrupted before the member was opened for the first time.
+    std::fs::remove_file(world.path("one/REPLICA")).unwrap();
+    let refused = Db::open(world.path("one"), options()).unwrap_err();
+    assert!(
+        matches!(refused, StoreError::InvalidInput(InvalidInput::OrderIsMissing { .. })),
+        "{refused}"
+    );
+    create(&world.url(), world.path("one"), options()).unwrap();
     // The leftover of a killed join.
-    std::fs::create_dir_all(world.path("two.joining/log")).unwrap();
-    std::fs::write(world.path("two.joining/log/x"), b"half").unwrap();
+    std::fs::create_dir_all(world.path("two.joining-1/log")).unwrap();
     join(&world.url(), world.path("two"), options()).unwrap();
-    assert!(!world.path("two.joining").exists());
     assert_eq!(get(&world.open("two"), "first").as_deref(), Some("1"));
 }
 
@@ -256,6 +262,23 @@ fn a_member_that_leaves_is_an_ordinary_store() {
     let one = world.open("one");
     assert_eq!(get(&one, "own"), None);
     put(&one, "more", "1");
+}
+
+#[test]
+fn a_member_leaves_only_when_no_process_has_it_open() {
+    let world = World::new();
+    let one = world.open("one");
+    for how in [Leave::CaughtUp, Leave::AsItIs] {
+        let refused = leave(world.path("one"), how, options()).unwrap_err();
+        assert!(matches!(refused, Error::Store(StoreError::Locked { .. })), "{refused}");
+    }
+    put(&one, "x", "1");
+    one.close().unwrap();
+    put(&world.open("one"), "y", "1");
+    // A call that was interrupted between the two files.
+    std::fs::remove_file(world.path("one/CLUSTER")).unwrap();
+    leave(world.path("one"), Leave::CaughtUp, options()).unwrap();
+    put(&Db::open(world.path("one"), options()).unwrap(), "own", "1");
 }
 
 #[test]
@@ -286,8 +309,8 @@ fn without_the_bucket_a_member_reads_and_leaves() {
     put(&three, "new", "1");
     // A member of the lost cluster does not become one of the new cluster by its URL: it may have
     // another history.
-    let refused = open(world.path("two"), &url, options()).unwrap_err();
-    assert!(matches!(refused, Error::OtherCluster { .. }), "{refused}");
+    let refused = join(&url, world.path("two"), options()).unwrap_err();
+    assert!(matches!(refused, Error::IsAMember { .. }), "{refused}");
 }
 
 #[test]
@@ -301,6 +324,11 @@ fn a_bucket_can_be_moved() {
     put(&world.open("one"), "x", "1");
     std::fs::rename(world.path("moved"), world.path("again")).unwrap();
     let url = world.path("again").display().to_string();
+    let refused = open(world.path("one"), &url, options()).unwrap_err();
+    assert!(matches!(refused, Error::OtherUrl { .. }), "{refused}");
+    // As a copy without empty folders leaves it.
+    std::fs::remove_dir(world.path("again/tmp")).unwrap();
+    join(&url, world.path("one"), options()).unwrap();
     put(&open(world.path("one"), &url, options()).unwrap(), "y", "1");
     assert_eq!(membership(world.path("one")).unwrap().unwrap().url, url);
 }
@@ -338,7 +366,10 @@ fn damaged_files_of_the_cluster_are_named() {
     }
     let refused = join(&world.url(), world.path("two"), options()).unwrap_err();
     assert!(refused.to_string().contains("segments/"), "{refused}");
-    assert!(!world.path("two").exists() && !world.path("two.joining").exists());
+    let names = std::fs::read_dir(world.dir.path()).unwrap();
+    let left = names
+        .filter(|name| name.as_ref().unwrap().file_name().to_str().unwrap().starts_with("two"));
+    assert_eq!(left.count(), 0);
 }
 
 #[test]

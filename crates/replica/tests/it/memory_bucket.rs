@@ -28,6 +28,8 @@ pub(crate) struct MemoryBucket {
     pub(crate) fault: Mutex<f64>,
     /// All writes fail in this way.
     pub(crate) refusal: Mutex<Option<ErrorKind>>,
+    /// Refused writes were stored before, and reads are refused, too.
+    pub(crate) stores_refused: Mutex<bool>,
     /// Whether it overwrites, as a service without conditional writes does.
     pub(crate) overwrites: bool,
     pub(crate) requests: Mutex<u64>,
@@ -40,6 +42,7 @@ impl MemoryBucket {
             rng: Mutex::new(Rng::with_seed(seed)),
             fault: Mutex::new(0.0),
             refusal: Mutex::new(None),
+            stores_refused: Mutex::new(false),
             overwrites: false,
             requests: Mutex::new(0),
         }
@@ -70,6 +73,9 @@ impl Bucket for MemoryBucket {
         let mut object = Vec::new();
         bytes.read_to_end(&mut object)?;
         if let Some(kind) = *self.refusal.lock().unwrap() {
+            if *self.stores_refused.lock().unwrap() {
+                self.objects().named.entry(name.to_owned()).or_insert(object);
+            }
             return Err(kind.into());
         }
         let mut objects = self.objects();
@@ -89,6 +95,11 @@ impl Bucket for MemoryBucket {
     }
 
     fn get(&self, name: &str) -> io::Result<Option<Object>> {
+        if let Some(kind) = *self.refusal.lock().unwrap()
+            && *self.stores_refused.lock().unwrap()
+        {
+            return Err(kind.into());
+        }
         let objects = self.objects();
         if self.fails() {
             return Self::lost();

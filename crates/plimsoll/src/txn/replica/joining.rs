@@ -22,6 +22,10 @@ use crate::types::invalid_input::InvalidInput;
 use crate::types::lock::lock;
 use crate::types::options::Options;
 
+/// The file that names the cluster of a replica. A store that has it becomes a replica when it is
+/// first opened with its order, and must not have commits of its own before.
+const MEMBER_FILE: &str = "CLUSTER";
+
 /// A store that is opened with an order.
 pub(crate) struct Joining {
     access: Access,
@@ -36,7 +40,8 @@ pub(crate) fn check_has_order(path: &Path, options: &Options) -> Result<()> {
     if options.order.is_some() || options.read_only {
         return Ok(());
     }
-    match PlaceFile::new(&options.disk, path).exists()? {
+    let is_member = options.disk.entry(&path.join(MEMBER_FILE))?.is_some();
+    match is_member || PlaceFile::new(&options.disk, path).exists()? {
         true => Err(InvalidInput::OrderIsMissing { path: path.to_owned() }.into()),
         false => Ok(()),
     }
