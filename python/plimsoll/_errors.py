@@ -58,7 +58,7 @@ class MergeConflicts(Error):
     """
 
     conflicts: MergeSteps
-    """The conflicts, an iterator that finds them again, at the moments of the revert."""
+    """An iterator over the conflicts. It computes them again, as of the moments of the revert."""
 
 
 class Trimmed(Error):

@@ -90,7 +90,8 @@ pub struct ArchiveReport {
     bytes: u64,
     /// Whether the index was sent, too.
     with_index: bool,
-    /// Damaged manifests by which the pass could not go on: their names, and what is wrong.
+    /// Damaged manifests from which the pass could not continue: their names, and what is wrong
+    /// with them.
     damage: Vec<(String, String)>,
 }
 
@@ -103,8 +104,8 @@ impl ArchiveReport {
 
 /// Creates a store at `path` from an archive (`plimsoll.archive`), as of any moment in it: a GLSN
 /// or a `datetime`; by default the newest. `path` must not exist or must be an empty folder. Every
-/// byte is verified. Where objects are damaged, the store ends with the newest moment before the
-/// requested one that can be had, and the report names them.
+/// byte is verified. If objects are damaged, the store ends with the newest moment before the
+/// requested one that can be restored, and the report names the damaged objects.
 ///
 /// >>> with plimsoll.open(path, memory="16MiB") as db:
 /// ...     glsn = db.put(b"a", b"1")

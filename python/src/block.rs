@@ -48,7 +48,8 @@ impl Block {
             )),
             Err(error) if error.value(py).is(raised) => Ok(false),
             Err(error) if error.is_instance_of::<PyStopIteration>(py) => Ok(is_raised),
-            // Python raises a `StopIteration` that leaves a generator this way.
+            // If a `StopIteration` leaves a generator, Python raises a `RuntimeError` whose cause
+            // is the `StopIteration`.
             Err(error)
                 if raised.is_instance_of::<PyStopIteration>()
                     && error.cause(py).is_some_and(|cause| cause.value(py).is(raised)) =>

@@ -354,7 +354,7 @@ impl Db {
 
     /// Creates a branch, which begins with the state of `parent` (a `Branch` or its name; main if
     /// it is left out), now or at a moment (see `at`). It is one small commit: no data is copied.
-    /// What the branch sees stays readable until it is deleted, whatever the retention.
+    /// The branch retains the state that it began with until it is deleted, whatever the retention.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> first = db.put(b"tea", b"3.10")

@@ -116,8 +116,8 @@ impl Keyspace {
         this.py().detach(|| db.set_compression(&place.keyspace, compression.0)).or_raise()
     }
 
-    /// The time to live of values that are put without one; `None`: they do not expire. Assigning to
-    /// it (seconds, a `timedelta`, or `None`) makes a commit, and applies to values that are put
+    /// The time to live of values that are put without one; `None`: they do not expire. Assigning
+    /// to it (seconds, a `timedelta`, or `None`) makes a commit, and applies to values that are put
     /// from then on.
     ///
     /// >>> db = plimsoll.in_memory()

@@ -26,12 +26,12 @@ use crate::write_mapping::{self, WriteMapping};
 #[pyclass(module = "plimsoll", frozen, subclass, mapping, extends = WriteMapping)]
 pub struct LiveMapping;
 
-/// The class layers of a live mapping in `place`.
+/// The initializer of a live mapping in `place`, with its base classes.
 pub(crate) fn layers(place: Place) -> PyClassInitializer<LiveMapping> {
     write_mapping::layers(place).add_subclass(LiveMapping)
 }
 
-/// The class layers of a subclass.
+/// The initializer of an instance of a subclass, with its base classes.
 pub(crate) fn init<T: PyClass<BaseType = LiveMapping>>(
     place: Place,
     top: T,

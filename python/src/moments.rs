@@ -46,7 +46,8 @@ impl<'py> FromPyObject<'_, 'py> for When {
                 shown(&object)
             ))),
             _ => Err(PyTypeError::new_err(
-                "a moment is a GLSN (an int, as commits return it), a datetime or the name of a tag",
+                "a moment is a GLSN (an int, as commits return it), a datetime or the name of a \
+                 tag",
             )),
         }
     }

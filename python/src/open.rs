@@ -132,7 +132,8 @@ pub(crate) fn options(given: Given<'_>) -> PyResult<Options> {
         None => Ok(options),
         Some(Size(bytes)) if shared => Ok(options.memory_total(bytes)),
         Some(_) => Err(invalid(
-            "memory_total needs shared=True, because it is the budget of all processes that share the store; otherwise give memory",
+            "memory_total needs shared=True, because it is the budget of all processes that share \
+             the store; otherwise give memory",
         )),
     }
 }

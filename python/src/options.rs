@@ -34,7 +34,8 @@ impl<'py> FromPyObject<'_, 'py> for Size {
             Ok(text) => parse_size(&text).map(Self),
             Err(_) => object.extract().map(Self).map_err(|_| {
                 invalid(
-                    "a size is a number of bytes, or text such as \"256MB\" (powers of 1000) or \"64MiB\" (of 1024)",
+                    "a size is a number of bytes, or text such as \"256MB\" (powers of 1000) or \
+                     \"64MiB\" (of 1024)",
                 )
             }),
         }
@@ -106,7 +107,8 @@ impl<'py> FromPyObject<'_, 'py> for Keeps {
 
 fn refused(what: &str) -> PyErr {
     invalid(format!(
-        "a retention is \"forever\", \"latest\", a timedelta, or a number of GLSNs that stay readable, not {what}"
+        "a retention is \"forever\", \"latest\", a timedelta, or a number of GLSNs that stay \
+         readable, not {what}"
     ))
 }
 

@@ -87,7 +87,8 @@ pub(crate) fn call_in_transaction<'py>(
         let result = function.call(all, kwargs)?;
         if result.hasattr("__await__")? {
             return Err(PyTypeError::new_err(
-                "transact needs a plain function, because a transaction must not wait in an event loop",
+                "transact needs a plain function, because a transaction must not wait in an event \
+                 loop",
             ));
         }
         Ok(result)

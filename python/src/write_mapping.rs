@@ -31,7 +31,7 @@ use crate::updates::{self, update};
 #[pyclass(module = "plimsoll", frozen, subclass, mapping, extends = ReadMapping)]
 pub struct WriteMapping;
 
-/// The class layers of a mapping in `place`.
+/// The initializer of a mapping in `place`, with its base class.
 pub(crate) fn layers(place: Place) -> PyClassInitializer<WriteMapping> {
     PyClassInitializer::from(ReadMapping { place }).add_subclass(WriteMapping)
 }

@@ -1,4 +1,4 @@
-"""Fixtures of all tests: a path for a store, and an open store."""
+"""Fixtures of all tests: a path for a store, an open store, and an open cache."""
 
 from __future__ import annotations
 
@@ -30,6 +30,14 @@ def db(path: str) -> Iterator[plimsoll.Db]:
     """An open store."""
     with plimsoll.open(path, memory="16MiB") as opened:
         yield opened
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[plimsoll.Cache]:
+    """An open cache."""
+    with plimsoll.Cache(tmp_path / "cache", memory="16MiB") as opened:
+        yield opened
+        assert opened.check() == []
 
 
 class Around:

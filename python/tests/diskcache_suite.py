@@ -53,7 +53,7 @@ class UnknownFileWarning(UserWarning):
     pass
 
 
-# What the tests replace in it, `open`, is called by the module of the disks.
+# The tests replace `open` in diskcache.core; here the module of the disks calls it.
 core = sys.modules["diskcache.core"] = disk
 
 

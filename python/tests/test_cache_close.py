@@ -1,5 +1,6 @@
-"""One thread closes a cache while another one uses it: the use completes, and reopens the cache if
-necessary."""
+"""A cache is closed while another thread uses it, in a transaction, and when the interpreter exits.
+
+A use in another thread completes, and opens the cache again if necessary."""
 
 from __future__ import annotations
 
@@ -148,3 +149,74 @@ def test_use_at_interpreter_exit_raises_closed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", AT_THE_END, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "the store is closed; open it again\n" * 2, "")
+
+
+def test_the_interpreter_exits_cleanly_with_an_open_cache(tmp_path: Path) -> None:
+    program = f"import plimsoll; cache = plimsoll.Cache({str(tmp_path)!r}, memory='16MiB'); cache['key'] = 1"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    with Cache(tmp_path, memory="16MiB") as cache:
+        assert cache["key"] == 1
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_close_does_not_affect_a_transaction_of_another_thread(tmp_path: Path, shared: bool) -> None:
+    cache = Cache(tmp_path, memory="16MiB", shared=shared)
+    inside, go = threading.Event(), threading.Event()
+    errors: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            with cache.transact():
+                cache["first"] = 1
+                inside.set()
+                go.wait()
+                cache["second"] = 2
+        except BaseException as error:  # noqa: BLE001 (the test tells)
+            errors.append(error)
+
+    writer = threading.Thread(target=write, daemon=True)
+    closer = threading.Thread(target=cache.close, daemon=True)
+    writer.start()
+    inside.wait()
+    closer.start()
+    closer.join(0.2)
+    go.set()
+    for thread in (writer, closer):
+        thread.join(60)
+        assert not thread.is_alive()
+    assert errors == []
+    assert (cache["first"], cache["second"], len(cache)) == (1, 2, 2)
+    cache.close()
+    assert _store._stores == {}
+
+
+def test_a_store_that_was_closed_in_a_transaction_is_closed_after_it(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, memory="16MiB")
+    with cache.transact():
+        cache["key"] = 1
+        cache.close()
+    assert _store._stores == {}
+    with Cache(tmp_path, memory="16MiB", shared=False) as again:
+        assert again["key"] == 1
+
+
+@pytest.mark.parametrize("policy", ["least-recently-stored", "least-recently-used"])
+def test_the_interpreter_ends_while_a_thread_is_in_a_transaction(tmp_path: Path, policy: str) -> None:
+    program = f"""
+import plimsoll, threading
+cache = plimsoll.Cache({str(tmp_path)!r}, memory="16MiB", eviction_policy={policy!r})
+cache["key"] = cache.get("key")
+inside = threading.Event()
+def write():
+    with cache.transact():
+        cache["other"] = 1
+        inside.set()
+        threading.Event().wait()
+threading.Thread(target=write, daemon=True).start()
+inside.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    with Cache(tmp_path, memory="16MiB") as cache:
+        assert list(cache) == ["key"] and cache.check() == []

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import struct
+import subprocess
+import sys
 from collections import OrderedDict, namedtuple
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
@@ -18,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import plimsoll
+from plimsoll import Cache, Deque, Index
 from plimsoll.cache._codec import Serializer
 
 SCALARS = (
@@ -265,3 +269,56 @@ def test_an_integer_of_any_size_is_a_value_and_a_key(tmp_path: Path, serializer:
         cache.set("tagged", 1, tag=10**5000)
         assert cache.evict(10**5000) == 1
         assert cache.incr("sum", 10**5000) == 10**5000 or not "equal"
+
+
+def test_a_pickled_value_is_read_only_with_serializer_pickle(tmp_path: Path) -> None:
+    with Cache(tmp_path, serializer="pickle", memory="16MiB") as cache:
+        cache["key"] = ValueError
+        assert cache["key"] is ValueError
+        cache[ValueError] = 1
+    with Cache(tmp_path, memory="16MiB") as cache:
+        with pytest.raises(ValueError, match="pickle"):
+            cache["key"]
+        with pytest.raises(ValueError, match="pickle"):
+            list(cache)
+
+
+@pytest.mark.parametrize("disk", [plimsoll.Disk, plimsoll.StoreDisk])
+def test_a_pickled_value_that_is_refused_is_not_removed(tmp_path: Path, disk: type[plimsoll.Disk]) -> None:
+    stored = [ValueError, "x" * 100_000]
+    with Cache(tmp_path, disk=disk, serializer="pickle", eviction_policy="none", memory="16MiB") as cache:
+        assert cache.push(stored) is not None
+    with Cache(tmp_path, disk=disk, memory="16MiB") as cache:
+        (key,) = cache
+        deque, index = Deque.fromcache(cache), Index.fromcache(cache)
+        takes = [lambda: cache.pop(key), cache.pull, cache.peek, cache.peekitem, deque.pop, deque.popleft]
+        for take in [*takes, lambda: index.pop(key), index.popitem, index.pull, lambda: cache.incr(key)]:
+            with pytest.raises(ValueError, match="pickle"):
+                take()
+            with cache.transact(), pytest.raises(ValueError, match="pickle"):
+                take()
+        assert list(cache) == [key] and cache.check() == []
+    with Cache(tmp_path, disk=disk, serializer="pickle", memory="16MiB") as cache:
+        assert cache.pull() == (key, stored)
+        assert len(cache) == 0
+
+
+def test_types_that_json_lacks_are_refused_with_a_reason(cache: Cache) -> None:
+    with pytest.raises(TypeError, match='serializer="pickle"'):
+        cache["key"] = object()
+    with pytest.raises(TypeError, match='serializer="pickle"'):
+        cache[object()] = 1
+    assert len(cache) == 0
+    with pytest.raises(ValueError, match="serializer"):
+        Cache(cache.directory, serializer="yaml")
+    with pytest.raises(TypeError, match="colour"):
+        Cache(cache.directory, colour=1)
+
+
+def test_a_set_as_a_key_is_the_same_key_in_every_process(tmp_path: Path) -> None:
+    program = "import sys, plimsoll; plimsoll.Cache(sys.argv[1], memory='16MiB').incr((frozenset(map(str, range(9))), 1))"
+    for seed in range(3):
+        environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
+        subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, env=environment)
+    with Cache(tmp_path, memory="16MiB") as cache:
+        assert len(cache) == 1 and cache[frozenset(map(str, range(9))), 1] == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 import plimsoll
+from plimsoll import Cache
 
 sys.path.insert(0, str(Path(__file__).parent))
 import cache_workers
@@ -298,3 +300,29 @@ def test_close_does_not_wait_for_other_processes(path: str) -> None:
     other.close()
     assert cache["a"] == 1
     cache.close()
+
+
+WRITER = """
+import sys, plimsoll
+cache = plimsoll.Cache(sys.argv[1], memory="16MiB", size_limit=3_000_000)
+number = 0
+while True:
+    number += 1
+    cache.set(number % 700, b"x" * (number * 37 % 70_000), expire=None if number % 3 else 0.05, tag=number % 5)
+    if number == 500:
+        print("ready", flush=True)
+"""
+
+
+def test_rows_and_indexes_agree_after_a_kill(tmp_path: Path) -> None:
+    for _ in range(3):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE)
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        time.sleep(0.1)
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        writer.stdout.close()
+        with Cache(tmp_path, memory="16MiB") as cache:
+            assert cache.check() == []
+            assert 0 < cache.volume() <= 3_000_000

@@ -1,28 +1,22 @@
-"""Queues of a cache never overwrite or take the cache's other keys."""
+"""Queues of a cache return whole values in order, and never overwrite or take its other keys."""
 
 from __future__ import annotations
 
+import io
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import plimsoll
 from plimsoll import Cache, Deque
 from plimsoll.cache._queues import foreign_rank
 
 SIDES = ["front", "back"]
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Iterator[Cache]:
-    """An open cache."""
-    with Cache(tmp_path / "cache", memory="16MiB") as opened:
-        yield opened
-        assert opened.check() == []
 
 
 @pytest.mark.parametrize(("side", "edge", "beyond"), [("front", 1, 0), ("back", 999_999_999_999_998, 999_999_999_999_999)])
@@ -121,4 +115,23 @@ def test_a_push_of_a_value_that_cannot_be_stored_is_refused(tmp_path: Path) -> N
         with pytest.raises(ValueError, match="size_limit"):
             cache.push(bytes(20_000), side="front")
         assert [cache.pull()[1] for _ in range(3)] == ["small", "next", None]
+        assert cache.check() == []
+
+
+def test_a_queue_returns_values_in_order(cache: Cache) -> None:
+    for number in range(3):
+        cache.push(number, prefix="jobs")
+        cache.push(-number, side="front")
+    assert [cache.pull(prefix="jobs")[1] for _ in range(3)] == [0, 1, 2]
+    assert [cache.pull()[1] for _ in range(3)] == [-2, -1, 0]
+    assert cache.pull() == (None, None)
+
+
+@pytest.mark.parametrize("disk", [plimsoll.Disk, plimsoll.StoreDisk])
+@pytest.mark.parametrize("size", [0, 1, 64 << 10, 6 << 20])
+def test_a_file_of_any_size_is_pushed_whole(tmp_path: Path, disk: type[plimsoll.Disk], size: int) -> None:
+    with Cache(tmp_path / "cache", disk=disk, memory="16MiB") as cache:
+        value = os.urandom(size)
+        assert cache.push(io.BytesIO(value), read=True) and cache.set("key", io.BytesIO(value), read=True)
+        assert cache.pull()[1] == value == cache["key"]
         assert cache.check() == []

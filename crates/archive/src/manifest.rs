@@ -306,7 +306,7 @@ pub(crate) fn numbers(bucket: &dyn Bucket) -> Result<BTreeSet<u64>> {
 /// `damage`.
 ///
 /// # Errors
-/// The storage, if it fails to read a copy, and the other one cannot be used.
+/// The error of the storage, if it fails to read one copy and the other copy cannot be used.
 pub(crate) fn read(
     bucket: &dyn Bucket,
     number: u64,

@@ -104,7 +104,7 @@ pub(crate) fn parse() -> Cli {
     read.unwrap_or_else(|error| error.format(&mut command).exit())
 }
 
-/// Accepts `-5` as a value everywhere: no option is a number, but a key or a value may be.
+/// Accepts `-5` as a value everywhere, because no option is a number, but a key or a value may be.
 pub(crate) fn with_negative_numbers(command: ClapCommand) -> ClapCommand {
     let command = command.mut_args(|arg| match arg.get_action().takes_values() {
         true => arg.allow_negative_numbers(true),
@@ -355,8 +355,8 @@ back from one commit to the next, the last match counts, as in `git rev-list -1 
 #[derive(Args, Debug)]
 #[command(after_help = "\
 A pipe or a file gets exactly the value's bytes; a terminal gets binary values escaped. With \
---json: {\"key\", \"value\", \
-\"at\"}, or \"value_hex\" if the value is not text. Exit code 1: no such key.
+--json: {\"key\", \"value\", \"at\"}, or \"value_hex\" if the value is not text. Exit code 1: no \
+such key.
 
 Examples:
   plimsoll get demo.plimsoll README.md
@@ -437,10 +437,9 @@ pub(crate) struct Delete {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 A pipe gets one line per key: key, tab, value. The key is written as `batch` and `shell` read it: \
-blanks and quotes after a backslash, \
-bytes that are not text as \\xHH. In the value tab, line breaks and backslash are \\t, \\n, \\r, \
-\\\\. --json prints one object \
-per line. With --keys --null, raw keys, each followed by a zero byte, as for xargs -0.
+blanks and quotes after a backslash, bytes that are not text as \\xHH. In the value tab, line \
+breaks and backslash are \\t, \\n, \\r, \\\\. --json prints one object per line. With --keys \
+--null, raw keys, each followed by a zero byte, as for xargs -0.
 
 Examples:
   plimsoll scan demo.plimsoll src/ --keys
@@ -482,9 +481,9 @@ pub(crate) struct Scan {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Prints for each version its GLSN, its time (the committer's, for an imported commit), its size, \
-and a summary of the metadata of the \
-commit that wrote it (id, author and subject, for a Git commit). On a branch, those of its \
-ancestors follow, up to the forks. Exit code 1: the key never existed.
+and a summary of the metadata of the commit that wrote it (id, author and subject, for a Git \
+commit). On a branch, those of its ancestors follow, up to the forks. Exit code 1: the key never \
+existed.
 
 Examples:
   plimsoll history demo.plimsoll README.md
@@ -538,10 +537,9 @@ pub(crate) struct Diff {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Shows the contents of the store, the processes that have it open to write, and its files. Then \
-come opening, io, memory, pressure, evictor, pool, row cache and \
-the work on the index: these describe this command's own process, which opens the store \
-read-only; a program gets its own from Db::stats(). The first 200,000 keys are counted; if there \
-are more, the numbers of keys and bytes \
+come opening, io, memory, pressure, evictor, pool, row cache and the work on the index: these \
+describe this command's own process, which opens the store read-only; a program gets its own from \
+Db::stats(). The first 200,000 keys are counted; if there are more, the numbers of keys and bytes \
 are estimates, marked with `about` (JSON: \"exact\": false), and a key that was overwritten \
 recently may count more than once.
 
@@ -559,9 +557,9 @@ pub(crate) struct Stat {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The image lists the pages that were hot when the store was last open, and holds hot rows (small \
-values cached without their pages). The \
-next process that opens the store reloads them in the background. The image is a cache: it can be \
-deleted at any time, even while the store is open; the open store then writes a new one.
+values cached without their pages). The next process that opens the store reloads them in the \
+background. The image is a cache: it can be deleted at any time, even while the store is open; the \
+open store then writes a new one.
 
 Examples:
   plimsoll warm demo.plimsoll

@@ -268,8 +268,8 @@ fn advice(error: &Error) -> Option<&'static str> {
     match error {
         Error::OutOfBudget(refusal) if refusal.kind == MemoryKind::Memtable => Some(
             "Raise the budget with --memory, e.g. --memory 256MiB. A read-only command cannot \
-             flush: it holds the memtables of the store's writers, an eighth of their budget, up \
-             to 64 MiB for each.",
+             flush memtables, so it needs room for those of the store's writers: an eighth of \
+             each writer's budget, at most 64 MiB.",
         ),
         Error::OutOfBudget(_) => Some("Raise the budget with --memory, e.g. --memory 256MiB."),
         Error::Io { kind: io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded, .. } => Some(

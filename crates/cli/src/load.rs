@@ -56,10 +56,7 @@ impl Problem {
         let max = crate::size::show_size(max_bytes as u64);
         Self::new(
             line,
-            format!(
-                "the row is longer than {max}{hint}; raise the limit with \
-                                 --max-row"
-            ),
+            format!("the row is longer than {max}{hint}; raise the limit with --max-row"),
         )
     }
 }

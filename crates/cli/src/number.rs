@@ -8,7 +8,7 @@ pub(crate) fn parse_count(text: &str) -> Result<u64, String> {
 /// Parses a count of at least one.
 pub(crate) fn parse_positive(text: &str) -> Result<u64, String> {
     let count = whole(text).filter(|&count| count > 0);
-    count.ok_or_else(|| format!("`{text}` is not a count from 1 on; write a whole number, e.g. 10"))
+    count.ok_or_else(|| format!("`{text}` is not a whole number of at least 1; write e.g. 10"))
 }
 
 /// Parses a GLSN.

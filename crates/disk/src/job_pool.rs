@@ -31,9 +31,9 @@ use crate::worker::{Bell, Next, SLEEP_MAX, Woken};
 /// How soon a job needs a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum JobPriority {
-    /// Others wait for its steps.
+    /// Other threads wait for its steps.
     High,
-    /// Nobody waits for it.
+    /// No thread waits for it.
     Low,
 }
 

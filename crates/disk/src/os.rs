@@ -80,8 +80,8 @@ impl OsDisk {
             .unwrap_or_else(|| Place::by_path(path))
     }
 
-    /// Fails if this process must not change a file or name: it is a forked child, or the store's
-    /// folder has been replaced.
+    /// Fails if this process must not change a file or name, because it is a forked child, or the
+    /// store's folder has been replaced.
     fn check_change(&self, place: &Place<'_>) -> io::Result<()> {
         self.check_owner(place.path)?;
         if place.is_below() { self.check_own() } else { Ok(()) }

@@ -6,7 +6,7 @@
 //!    until the child ends too. So a lock that can be taken proves that its holder is gone, and one
 //!    that cannot be taken proves nothing.
 //! 2. All [`SharedWords`] of a path are the same words. They outlive the processes but nothing
-//!    else: their values are meaningless after a restart of the machine.
+//!    else, because their values are meaningless after a restart of the machine.
 //! 3. Both invariants hold for files of one [identity](LockFile::identity); a file that was removed
 //!    and recreated is another file.
 //! 4. After their file was truncated, words read as zeros in a process from the first access that

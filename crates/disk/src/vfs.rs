@@ -57,8 +57,8 @@ pub enum Open {
 pub enum Caching {
     /// Through the page cache.
     Buffered,
-    /// Bypasses the page cache if the file system supports it (`O_DIRECT`): then every buffer,
-    /// offset and length is aligned to [`DIRECT_ALIGN`]. Falls back to `Buffered` otherwise.
+    /// Bypasses the page cache if the file system supports it (`O_DIRECT`). Every buffer, offset
+    /// and length must then be aligned to [`DIRECT_ALIGN`]. Falls back to `Buffered` otherwise.
     Direct,
 }
 
@@ -156,8 +156,8 @@ pub trait File: Send + Sync + Debug {
 
 /// A lock on a folder, held until dropped or until the process ends.
 pub trait DirLock: Send + Sync + Debug {
-    /// Fails if the lock no longer excludes others: its file was removed or replaced, or this is a
-    /// forked child, which must not write while the process that took the lock may.
+    /// Fails if the lock no longer excludes others, because its file was removed or replaced, or
+    /// this is a forked child, which must not write while the process that took the lock may.
     fn check(&self) -> io::Result<()> {
         Ok(())
     }

@@ -242,8 +242,8 @@ impl FileLog {
         ends.filter(|end| from < end.next && end.next <= until).map(|end| u64::from(end.end)).sum()
     }
 
-    /// Bytes of the blob files that records of the active segment name: they can be freed only once
-    /// it has ended.
+    /// Bytes of the blob files that records of the active segment name. They can be freed only
+    /// after the segment has ended.
     pub fn active_blob_bytes(&self) -> u64 {
         self.log.tail.read().blobs.bytes()
     }

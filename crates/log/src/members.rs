@@ -464,8 +464,8 @@ impl Members {
     /// the system.
     pub fn begin_to_read(&self, pid: u32, now_micros: u64) -> Result<bool, LogError> {
         let is_followed = match self.slots.writers() {
-            // No process has the store open: it is a copy, or its shared files were removed after
-            // all processes had ended.
+            // No process has the store open, because it is a copy, or its shared files were removed
+            // after all processes had ended.
             Err(LogError::Format { .. })
                 if self.table.dir.parent().is_some_and(|store| self.following.is_unused(store)) =>
             {

@@ -76,8 +76,8 @@ pub(crate) struct Inner {
 
 #[derive(Default)]
 struct State {
-    /// Taken from the back, where the most recently returned chunks are: their bytes are still
-    /// resident. Retired from the front.
+    /// Taken from the back, where the most recently returned chunks are, because their bytes are
+    /// still resident. Retired from the front.
     free: Free,
     retired: Vec<u32>,
     /// Indexed by chunk: whether its memory was given to the system, and the chunk was not taken

@@ -271,8 +271,8 @@ impl Cache {
         self.inner.change(key, value, Some(self.inner.expiry(time_to_live)))
     }
 
-    /// Removes the value of `key`, and keeps a value that is being loaded from being cached.
-    /// Returns whether there was one.
+    /// Removes the value of `key`; returns whether there was one. A value that is being loaded
+    /// meanwhile is not cached.
     pub fn remove(&self, key: &[u8]) -> bool {
         self.inner.loads.supersede(key);
         let hash = self.inner.shared.hash(key);
@@ -343,14 +343,14 @@ impl Cache {
         loading.end(loaded, cache).map(take)
     }
 
-    /// Drops every entry, and keeps values that are being loaded from being cached.
+    /// Drops every entry. Values that are being loaded meanwhile are not cached.
     pub fn clear(&self) {
         self.inner.loads.supersede_all();
         self.inner.lock().entries.clear(&self.inner.shared);
     }
 
-    /// Removes the entries that `is_unwanted` selects by key and value, and keeps values that are
-    /// being loaded from being cached. An entry that is inserted meanwhile may stay. Other threads
+    /// Removes the entries that `is_unwanted` selects by key and value. Values that are being
+    /// loaded meanwhile are not cached; an entry that is inserted meanwhile may stay. Other threads
     /// can use the cache meanwhile; `is_unwanted` is called under its lock.
     pub fn remove_if(&self, mut is_unwanted: impl FnMut(&[u8], Value<'_>) -> bool) {
         self.inner.loads.supersede_all();

@@ -5,7 +5,7 @@
 //! auto|direct|cached] [--rows N] [--gets N] [--threads N]`
 //!
 //! If there is no store at that path, one is made with N rows of 8 + 200 bytes. Another store
-//! cannot be measured: its keys are not known.
+//! cannot be measured, because its keys are not known.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,

@@ -22,7 +22,7 @@
 //! for moments before the newest version.
 //!
 //! A value is inserted if its read had to load a page. A value that resident pages answer is cached
-//! twice only while memory is free ([`share`]), and from the second read of its key on: finding a
+//! twice only while memory is free ([`share`]), and from the second read of its key on. Finding a
 //! row is faster than finding a page and the row in it, but inserting a row takes as long as one or
 //! two reads of the page. Range scans do not use the cache.
 

@@ -42,9 +42,9 @@ pub enum Error {
         /// Why it cannot be decoded.
         source: KeyError,
     },
-    /// A stored value is not of the keyspace's value type: open it with the type that wrote the
-    /// value, or make that change of the type one that
-    /// [keeps values readable](crate#values-and-changes-of-their-type).
+    /// A stored value cannot be decoded as the keyspace's value type. Open the keyspace with the
+    /// type that wrote the value, or change the type only in ways that
+    /// [keep values readable](crate#values-and-changes-of-their-type).
     #[error(
         "keyspace {keyspace:?}: the value of the key \"{}\" is not of the value type: {message}; \
          open the keyspace with the type that wrote the value, or give new fields a default",

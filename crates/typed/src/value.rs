@@ -15,13 +15,13 @@ pub(crate) fn encode<V: Serialize>(value: &V) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// The value that `bytes` encodes, all of them.
+/// The value that `bytes` encodes. Bytes after its end are an error.
 pub(crate) fn decode<V: DeserializeOwned>(bytes: &[u8]) -> Result<V, String> {
     check_depth(bytes)?;
     let mut decoder = Deserializer::from_read_ref(bytes);
     let value = V::deserialize(&mut decoder).map_err(|error| error.to_string())?;
-    // The decoder does not return the rest. Reading a bool reads one marker first, which fails at
-    // the end only.
+    // The decoder does not tell whether bytes are left, so read one more value. Reading a bool
+    // fails with this error only at the end of the bytes.
     match bool::deserialize(&mut decoder) {
         Err(DecodeError::InvalidMarkerRead(_)) => Ok(value),
         _ => Err("bytes follow its end".to_owned()),

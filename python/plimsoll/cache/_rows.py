@@ -500,7 +500,8 @@ class Table:
                 if lacking:
                     found.append(f"the row {key[1:]!r} lacks {lacking}")
         if (count, size) != (self.count, self.size):
-            found.append(f"counted {count} rows of {size} bytes, noted {self.count} of {self.size}")
+            totals = f"the totals say {self.count} rows of {self.size} bytes"
+            found.append(f"there are {count} rows of {size} bytes, but {totals}")
         noted = {key for kind in (b"e", b"o", b"p", b"t") for key in rows.keys(prefix=kind)}
         found += [f"the index entry {key!r} is missing" for key in indexes - noted]
         found += [f"the index entry {key!r} has no row" for key in noted - indexes]

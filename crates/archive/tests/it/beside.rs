@@ -9,7 +9,7 @@ use plimsoll_disk::os::OsDisk;
 
 use crate::support::{World, options, rows_of};
 
-/// What happens before the first segment is read.
+/// An action that runs before the first segment is read.
 type Event = Box<dyn FnOnce() + Send>;
 
 struct Busy {

@@ -1,4 +1,5 @@
-//! Each object of an archive is damaged in each way once: it is named, and never believed.
+//! Each object of an archive is damaged in each way once. The report names it, and no restore uses
+//! its bytes.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};

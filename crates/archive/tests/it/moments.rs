@@ -304,7 +304,7 @@ fn moments_that_are_not_kept_are_dropped_and_the_others_stay() {
         archive.push(world.db()).unwrap();
     }
     assert!(world.restore(Moment::Newest).unwrap().is_whole);
-    // What was dropped is deleted with the manifests that named it.
+    // Dropped objects are deleted with the manifests that named them.
     assert!(crate::support::files(&world.path("archive")).len() < before + 10);
     let report = world.archive().verify(&mut |_| {}).unwrap();
     assert_eq!((report.damage, report.notes), (Vec::new(), Vec::new()));

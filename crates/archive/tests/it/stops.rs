@@ -290,7 +290,7 @@ fn a_first_pass_that_fails_at_any_sync_is_begun_again() {
             assert!(matches!(error, Error::NotAnArchive { .. }), "{error}");
         }
         archive().push(world.db()).unwrap();
-        // What the first pass has left is as durable as what the second one has sent.
+        // Objects left by the first pass are as durable as those that the second one has sent.
         lying.cut_power();
         lying.restore_power();
         let report = archive().verify(&mut |_| {}).unwrap();

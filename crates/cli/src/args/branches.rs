@@ -46,8 +46,7 @@ pub(crate) enum Branch {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Branch main always exists. The commands for data take --branch. A pipe gets one line per branch: \
-name, tab, parent (empty if it was \
-deleted), tab, GLSN of the fork, tab, time of the fork.
+name, tab, parent (empty if it was deleted), tab, GLSN of the fork, tab, time of the fork.
 
 Examples:
   plimsoll branch list demo.plimsoll")]

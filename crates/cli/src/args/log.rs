@@ -12,26 +12,22 @@ use crate::number::{parse_count, parse_glsn, parse_stream};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-One line per entry, newest first: GLSN, time, commit or stream, number of operations or bytes, \
-and a summary of a transaction's \
-metadata (of an imported Git commit: id, author, subject) or the payload. The time of an imported \
-commit is its committer's; with \
---json, \"stored\" is the time of its import. With --ops, each operation follows on its own line: \
-+ or -, keyspace, \
-bytes, key. The deletion of a range has its first key and, behind it, its end; in a pipe its sign \
-is --, in JSON its op is delete_range.
+One line per entry, newest first: GLSN, time, commit or stream, number of operations or bytes, and \
+a summary of a transaction's metadata (of an imported Git commit: id, author, subject) or the \
+payload. The time of an imported commit is its committer's; with --json, \"stored\" is the time of \
+its import. With --ops, each operation follows on its own line: + or -, keyspace, bytes, key. The \
+deletion of a range has its first key and, behind it, its end; in a pipe its sign is --, in JSON \
+its op is delete_range.
 
 --since and --until take times as `get --at` does. If committers' times go back, both work as in \
-git log: --since \
-stops at the last commit that is older, --until skips every commit that is newer.
+git log: --since stops at the last commit that is older, --until skips every commit that is newer.
 
 With --cursor, printing starts at the cursor, oldest entry first, and the cursor advances past \
 the entries once they are written to standard output. If the command is killed before that, the \
-cursor stays and the next run prints these entries again: each entry is \
-printed at least once. The log is not trimmed past a cursor (`plimsoll cursor`). Moving a cursor \
-is a commit: with --follow, if a process has the store \
-for itself, entries are printed, and the cursor advances when that process closes it. \
-Commits that only advance cursors are not shown.
+cursor stays and the next run prints these entries again: each entry is printed at least once. The \
+log is not trimmed past a cursor (`plimsoll cursor`). Moving a cursor is a commit: with --follow, \
+if a process has the store for itself, entries are printed, and the cursor advances when that \
+process closes it. Commits that only advance cursors are not shown.
 
 With --branch, prints the commits of the branch, then those of its ancestors up to the forks.
 

@@ -12,11 +12,11 @@ use crate::script::LANGUAGE;
 {LANGUAGE}
 
 All lines are one transaction: if one fails, nothing is committed, and the message names the \
-line. With --each-line, each line is its \
-own transaction, and so is each block from `begin` to `commit`; all are durable when the command \
-ends, and if a line fails, the lines before it stay committed. `delete` also succeeds for a key \
-that does not exist. A pipe gets the output of get, scan and count, then the GLSN of the last \
-commit; all lines run even if the pipe's reader closes it. Exit code 1: a key did not exist.
+line. With --each-line, each line is its own transaction, and so is each block from `begin` to \
+`commit`; all are durable when the command ends, and if a line fails, the lines before it stay \
+committed. `delete` also succeeds for a key that does not exist. A pipe gets the output of get, \
+scan and count, then the GLSN of the last commit; all lines run even if the pipe's reader closes \
+it. Exit code 1: a key did not exist.
 
 Examples:
   plimsoll batch demo.plimsoll < commands
@@ -43,10 +43,10 @@ pub(crate) struct Batch {
 {LANGUAGE}
 
 .help prints this text, .quit ends the shell. Each line is its own transaction and durable when \
-its answer is printed, unless it follows `begin`. \
-A shell shares the store with other commands and with programs that share it. --read-only shows \
-the newest state if processes share the store, and otherwise the durable state at opening. Typed \
-lines are saved in ~/.plimsoll_history (PLIMSOLL_HISTORY names another file; empty: none).
+its answer is printed, unless it follows `begin`. A shell shares the store with other commands and \
+with programs that share it. --read-only shows the newest state if processes share the store, and \
+otherwise the durable state at opening. Typed lines are saved in ~/.plimsoll_history \
+(PLIMSOLL_HISTORY names another file; empty: none).
 
 Lines can also be piped in: the first error ends the command with its exit code, and so does a \
 closed output (6).

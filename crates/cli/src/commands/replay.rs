@@ -137,8 +137,8 @@ impl Replays<'_> {
         if !(MIN_MEMORY_BYTES..=MAX_MEMORY_BYTES).contains(&memory) {
             let (least, most) = (show_size(MIN_MEMORY_BYTES), show_size(MAX_MEMORY_BYTES));
             return Err(Failure::usage(format!(
-                "a cache of {memory} bytes: a cache has at least {least} and at most {most} \
-                 (--memory)"
+                "cannot make a cache of {memory} bytes; give --memory at least {least} and at \
+                 most {most}"
             )));
         }
         Ok(memory)

@@ -114,7 +114,7 @@ pub(crate) fn cherry_pick(globals: &Globals, args: &CherryPick, output: &mut Out
     }
     match pick.run().map_err(|error| explain(&db, error))? {
         MergeOutcome::Conflicts(found) => {
-            let what = format!("branch {} differs from before GLSN {glsn}", args.into);
+            let what = format!("branch {} differs from the state before GLSN {glsn}", args.into);
             conflicts(found, &what, output)
         }
         MergeOutcome::Merged(by) => {
@@ -128,8 +128,7 @@ pub(crate) fn cherry_pick(globals: &Globals, args: &CherryPick, output: &mut Out
 /// Reports conflicts; `what` is their cause.
 fn conflicts(conflicts: MergeSteps, what: &str, output: &mut Output) -> Outcome {
     let advice = "To resolve the conflicts, use --rule KEYSPACE=RULE with ours, theirs, newest, \
-                  counter, text, \
-                  json or json-set.";
+                  counter, text, json or json-set.";
     conflicts_with_advice(conflicts, &format!("{what}; nothing was written"), advice, output)
 }
 

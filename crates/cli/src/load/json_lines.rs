@@ -192,12 +192,10 @@ struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 /// Describes the error; the parser sees a single line and calls it line 1.
 fn not_an_object(line: &str, error: &serde_json::Error) -> String {
     if line.trim_start().starts_with('[') {
-        return "not a JSON object: an array begins here; JSON lines have one object a line"
-            .to_owned();
+        return "not a JSON object: an array begins here; each line must be one object".to_owned();
     }
     if error.is_data() {
-        return "not a JSON object, but another value; JSON lines have one object a line"
-            .to_owned();
+        return "not a JSON object but another value; each line must be one object".to_owned();
     }
     let message = error.to_string();
     format!("not a JSON object: {}", message.replacen("at line 1 column", "at column", 1))

@@ -86,7 +86,7 @@ fn a_commit_is_picked_into_a_branch() {
     assert!(log.contains("cherry-pick of GLSN 5"), "{log}");
     run(&["put", &store, "tea", "3.125"]).ok();
     let failed = pick(&[]);
-    let text = failed.fails(1, &["1 conflict", "differs from before GLSN 5"]).text();
+    let text = failed.fails(1, &["1 conflict", "differs from the state before GLSN 5"]).text();
     assert_eq!(text, "conflict\tdefault\ttea\t4\t5\t4\n");
     assert_eq!(pick(&["--rule", "default=theirs", "--json"]).ok().json()["glsn"], 8);
     assert_eq!(run(&["scan", &store]).ok().text(), "tea\t2.50\n");

@@ -326,7 +326,7 @@ fn negative_numbers_are_keys_and_values_only() {
         (&["log", &store, "--from", "-1"], "`-1` is not a GLSN; write a whole number, e.g. 120"),
         (&["log", &store, "--stream", "-1"], "`-1` is not the number of a stream"),
         (&["cursor", "advance", &store, "c", "-1"], "`-1` is not a GLSN"),
-        (&["load", &store, "x.csv", "--batch", "-1"], "`-1` is not a count from 1 on"),
+        (&["load", &store, "x.csv", "--batch", "-1"], "`-1` is not a whole number of at least 1"),
         (&["stat", &store, "--memory", "-1"], "`-1` is not a size"),
     ];
     for (arguments, message) in cases {

@@ -87,8 +87,8 @@ impl Root {
         Some(Place::below(&self.folder, below, path))
     }
 
-    /// The place of a name, which may be that of a fixed folder: to look the name up, or to create,
-    /// change or remove it.
+    /// The place of an entry, at which to look it up, or to create, change or remove it. Unlike for
+    /// [`Self::place`], the place of a fixed folder is in this folder, and not the folder itself.
     pub(super) fn name_place<'a>(&self, path: &'a Path) -> Option<Place<'a>> {
         match self.lasting_name(path) {
             Some(_) => Some(Place::below(&self.folder, path.strip_prefix(&self.path).ok()?, path)),

@@ -221,7 +221,8 @@ struct Building<'b> {
     base: &'b [u8],
     bytes: Vec<u8>,
     parts: Vec<Part>,
-    /// The names of files that are prefixes of the last name, which may be one of them.
+    /// The names of files that are prefixes of the name added last. If that is a file, it is the
+    /// last of them.
     files: Vec<Vec<u8>>,
 }
 

@@ -60,8 +60,8 @@ const BULK_GROUP_BYTES: u64 = 256 << 10;
 ///
 /// A record's timestamp is greater than that of the record before it, so that a time can be mapped
 /// to a GLSN. After one record under a clock that was ahead, the timestamps of later records would
-/// hardly advance until the clock reaches that time: their versions would not age, and no time in
-/// between could be looked up. So the lead is bounded. A day is more than a wrong time zone or a
+/// hardly advance until the clock reaches that time, so their versions would not age, and no time
+/// in between could be looked up. So the lead is bounded. A day is more than a wrong time zone or a
 /// wrong hardware clock usually causes; within it, timestamps advance by one microsecond per
 /// record.
 ///
@@ -289,7 +289,7 @@ fn publish_placed(log: &OpenLog, order: &Order) -> Result<(), LogError> {
 enum Seal {
     /// In the background, or before the next one is due.
     Behind,
-    /// At once, because the memory of its entry offsets is needed.
+    /// Immediately, because the memory of its entry offsets is needed.
     Now,
 }
 

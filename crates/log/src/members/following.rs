@@ -153,7 +153,7 @@ impl Following {
 }
 
 /// Records that a process opens the store at `store` alone from now on, and wakes the read-only
-/// processes that followed other members: its commits are not published to them.
+/// processes that followed other members, because its commits are not published to them.
 ///
 /// # Errors
 /// The system.

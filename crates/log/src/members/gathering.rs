@@ -27,8 +27,8 @@ impl Gathering {
         Self { table: Arc::clone(table), at }
     }
 
-    /// Counts this process among those that wait. If it is killed then, it is counted once too
-    /// often until the next group.
+    /// Counts this process among those that wait. If it is killed while it waits, it stays counted
+    /// until the next group.
     pub(crate) fn arrive(&self) {
         self.table.words.words()[self.at.arrived].fetch_add(1, Ordering::Relaxed);
     }

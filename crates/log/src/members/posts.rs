@@ -371,7 +371,7 @@ impl Posts {
         POSTING_QUEUES.iter().for_each(|queue| self.posting.wake_all_at(*queue));
     }
 
-    /// Records that a wait for the lock of posts has timed out: nothing is posted until that lock
+    /// Records that a wait for the lock of posts has timed out. Nothing is posted until that lock
     /// is released.
     pub(crate) fn note_posting_stalled(&self) {
         self.stalled_since.store(self.table.word(POSTING.since), Ordering::Relaxed);

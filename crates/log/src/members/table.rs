@@ -35,7 +35,7 @@ pub struct Table {
     pub(super) words: Arc<dyn SharedWords>,
     /// [`SLOTS`] if this process has no slot.
     pub(super) slot: usize,
-    /// `None` if this process may not write to the words: then it has no slot.
+    /// `None` if this process may not write to the words, and therefore has no slot.
     pub(super) slot_lock: Option<Box<dyn LockFile>>,
     pub(super) access: Access,
     /// The values that this member has published in its slot.

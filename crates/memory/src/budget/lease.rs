@@ -149,8 +149,8 @@ impl Inner {
 
     /// Gives memory to the system ahead of time: that of the `count` free chunks that are retired
     /// next, except for the last batch. Releases the lock between batches. The chunks stay free;
-    /// retiring them later is then cheap. Chunks that were never taken are skipped: they have no
-    /// memory yet, and retiring them is cheap anyway.
+    /// retiring them later is then cheap. Chunks that were never taken are skipped, because they
+    /// have no memory yet, and retiring them is cheap anyway.
     fn decommit_ahead<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! 1. Resizes run one at a time. An error leaves the budget as it was.
-//! 2. Chunks beyond a smaller limit are decommitted: they stay in the arena, but are not free until
+//! 2. Chunks beyond a smaller limit are decommitted. They stay in the arena, but are not free until
 //!    the budget becomes larger again.
 
 use std::fmt;

@@ -9,7 +9,7 @@
 //! 2. [`RESERVE`] segments beyond a reservation stay free, so that an entry can always be moved
 //!    from one queue to the other.
 //! 3. An entry leaves the index before the old end passes it. A segment that the old end leaves
-//!    while a reader uses it is retired: it counts as used until the reader is gone.
+//!    while a reader uses it is retired. It counts as used until the reader is gone.
 //! 4. Entries + dead bytes = the bytes between the ends of the queues, at every moment.
 //! 5. As long as a place refers to a key, it refers to the same key. A reader that sees the same
 //!    index word twice has therefore seen an entry of its key throughout.

@@ -164,7 +164,7 @@ impl Slot {
         (self.0 ^ (IS_ENTRY | fingerprint_of(hash))) & (IS_ENTRY | FINGERPRINT_MASK) == 0
     }
 
-    /// The queue of the entry, if it is one and its key may be the one with this hash.
+    /// The queue of the entry; `None` if this is no entry, or its key cannot have this hash.
     #[inline]
     pub(super) fn entry_for(self, hash: u64) -> Option<Queue> {
         self.may_be_entry_of(hash).then_some(if self.0 & IS_PROTECTED > 0 {

@@ -150,7 +150,7 @@ impl Waiting {
     }
 }
 
-/// Threads that read ahead for a pool: they start with the first requests and end when there are
+/// Threads that read ahead for a pool. They start with the first requests, and end if there are
 /// none for a while, or when this is dropped. Later read-ahead requests are ignored then. In a pool
 /// that never had such threads, the requesting thread reads the pages itself.
 pub struct ReaderThreads {

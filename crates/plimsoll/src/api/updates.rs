@@ -171,7 +171,7 @@ impl Db {
     /// ```
     ///
     /// `compute` may be called several times, and the last result counts. It may run while other
-    /// commits wait: it should be short, and it must not use the store. If it panics, nothing is
+    /// commits wait, so it should be short. It must not use the store. If it panics, nothing is
     /// written, and the panic continues.
     ///
     /// # Errors

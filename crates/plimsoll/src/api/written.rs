@@ -240,8 +240,8 @@ pub(crate) fn between(
     Ok(())
 }
 
-/// The chains of a group of which two states see different parts, and the moments between which all
-/// these parts were written.
+/// The chains of a group that two states do not see up to the same moment, and the moments between
+/// which all versions that only one of the states sees were written.
 fn chains_between(group: u32, states: [&Snapshot; 2]) -> Option<(Chains, (Glsn, Glsn))> {
     // For each chain: what each state sees of it, and its beginning.
     let mut seen: BTreeMap<u32, ([Option<Glsn>; 2], Glsn)> = BTreeMap::new();

@@ -211,7 +211,7 @@ pub(crate) fn find(store: &Engine, name: &str) -> Result<Option<Arc<Lens>>> {
     store.committer.fresh()?;
     let ancestry = store.reader.snapshots.branches.find(name)?;
     let lens = Lens::open(&store.reader, name, ancestry)?;
-    // Checked after its moments are open: they were readable as long as the branch existed, so they
+    // Checked after its moments are open. They were readable as long as the branch existed, so they
     // stay readable from now on.
     lens.check_exists(&store.reader, store.newest()?)?;
     Ok(Some(Arc::new(lens)))

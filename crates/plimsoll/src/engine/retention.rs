@@ -31,7 +31,8 @@ pub(crate) struct RetentionHorizon {
     pub(crate) trim_requested: AtomicU64,
     /// Values below this GLSN pin much of the log, so compaction must move them.
     pub(crate) relocation_requested: AtomicU64,
-    /// Why such values are no longer moved until the next opening: a move would fail again.
+    /// The error of a move that failed. Once it is set, such values are not moved until the next
+    /// opening, because the move would fail again.
     pub(crate) relocation_stopped: OnceLock<String>,
     /// Until this is set nothing is dropped, because the keyspaces are not loaded yet.
     pub(crate) ready: OnceLock<()>,

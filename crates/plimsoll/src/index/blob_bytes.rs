@@ -18,7 +18,7 @@ pub(crate) fn read(
     into: &mut [u8],
 ) -> Result<bool> {
     let file = log.open_blob(blob).lift()?.file;
-    // A long value is read once, sequentially: it must not evict hot pages.
+    // A long value is read once, sequentially, so it must not evict hot pages.
     let touch = if into.len() > 4 * PAGE_PAYLOAD_BYTES { Touch::Scan } else { Touch::Point };
     let (mut at, mut filled, mut missed) = (offset, 0, false);
     while filled < into.len() {

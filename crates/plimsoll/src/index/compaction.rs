@@ -63,7 +63,7 @@ pub(crate) struct Compaction {
 enum UnrequestedFailure {
     /// Ignored: the values stay where they are, and the next job begins.
     Ignore,
-    /// Returned to the caller, except damage: reads of the damaged value report that.
+    /// Returned to the caller, unless it is damage, which reads of the damaged value report.
     Return,
 }
 

@@ -3,8 +3,8 @@
 //!
 //! Invariants:
 //! 1. A manifest is written in full under another name and synced. Then a hard link gives it its
-//!    name, which fails if the name is taken: no manifest is ever replaced or changed. Every open
-//!    finds the previous manifest or the new one.
+//!    name, which fails if the name is taken, so no manifest is ever replaced or changed. Every
+//!    open finds the previous manifest or the new one.
 //! 2. Of the manifests of the store's log, only the one with the highest number counts. If it is
 //!    damaged, that is corruption: an older one may name files that are gone, or lack files of the
 //!    index. A manifest of another log counts only if there is no other, and is refused.
@@ -272,7 +272,7 @@ where
     rename_unless_taken(disk, &new, &path, writer)?;
     disk.sync_dir(dir).map_err(|error| (Outcome::Unknown, error.into()))?;
     // After a long pause of this member, the name may be free although others installed this
-    // number: they have removed it again after later ones.
+    // number, because they may have removed it after they installed later ones.
     let newer = || newest_number_of(disk, dir, Some(head.log_id), Some(head.number));
     if writer > 0 && newer().map_err(|error| (Outcome::Unknown, error))?.is_some() {
         let what = "another process has installed a later manifest";

@@ -283,9 +283,9 @@ impl Runs {
         self.blobs.uses(blob, || self.sources.view())
     }
 
-    /// Whether a blob file must not be removed here: it is in use, or another process is the keeper
-    /// and its runs may use it. Call it only after the files that are old enough to be removed were
-    /// selected.
+    /// Whether a blob file must not be removed here, because it is in use, or another process is
+    /// the keeper and its runs may use it. Call it only after the files that are old enough to be
+    /// removed were selected.
     pub(crate) fn must_keep_blob(&self, blob: BlobId) -> bool {
         !self.env.role().may_write() || self.uses_blob(blob)
     }

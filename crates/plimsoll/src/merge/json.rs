@@ -22,8 +22,8 @@ use self::read::{Digest, Digests, Document, Element, List, Spaces, document, lis
 use crate::types::error::Result;
 use crate::types::value::Value;
 
-/// The longest text, and the most fields and elements of the three texts together: they are listed
-/// on the heap.
+/// The longest text, and the most fields and elements of the three texts together, because they are
+/// listed on the heap.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
 const ELEMENTS_MAX: u64 = 1 << 15;
 

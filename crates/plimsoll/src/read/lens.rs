@@ -60,8 +60,8 @@ impl Lens {
         &self.ancestry
     }
 
-    /// Fails if the branch was deleted up to `at`. What it sees then would be wrong, because its
-    /// versions may be deleted as well.
+    /// Fails if the branch was deleted at or before `at`. A read on it would then be wrong, because
+    /// its versions may be deleted as well.
     ///
     /// # Errors
     /// [`InvalidInput::NoBranch`]; disk errors, the budget, or corruption.

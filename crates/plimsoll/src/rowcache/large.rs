@@ -1,9 +1,9 @@
 //! Large values, each in one contiguous allocation, so that readers can borrow them.
 //!
 //! An entry states the same as a row: *of all versions of this key that are in runs, the newest has
-//! GLSN v, and these are its bytes*; the invariants of the row cache hold for it. The object cache
-//! stores a value of this size in several parts, if at all, and pages store it in many; from both
-//! it must be copied for each reader.
+//! GLSN v, and these are its bytes*; the invariants of the row cache hold for it. Without this
+//! cache, each reader copies the value, because the object cache and the pages store a value of
+//! this size in several parts.
 //!
 //! Invariants:
 //! 1. A value is kept only while more than one part in [`KEPT_FREE`] of the budget is free beyond

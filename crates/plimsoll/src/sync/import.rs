@@ -144,7 +144,7 @@ impl Db {
     }
 
     /// The value of a record that was stored by [`ImportCommit::put_record`] or
-    /// [`Db::put_import_record`]; `None` if there is none. Records belong to this store: they are
+    /// [`Db::put_import_record`]; `None` if there is none. Records belong to this store. They are
     /// on no branch, and are not exchanged with other stores.
     ///
     /// # Errors
@@ -215,7 +215,7 @@ impl HistoryImport {
     }
 
     /// As [`Db::find_imported`], but also finds commits of this import that are not visible yet.
-    /// Does not find commits that were deleted with their branches: they cannot be parents, and can
+    /// Does not find commits that were deleted with their branches. They cannot be parents, and can
     /// be imported again.
     ///
     /// # Errors

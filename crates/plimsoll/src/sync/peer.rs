@@ -125,9 +125,9 @@ pub(super) trait Peer {
     /// reads and of the sink.
     fn send(&mut self, wanted: Wanted<'_>, haves: &Haves, sink: &mut dyn CommitSink) -> Result<()>;
 
-    /// The newest commits of the first-parent line of a commit, for a partial clone: up to the
-    /// first one in `haves`; if there is none, at most `depth`, and down to one whose state is
-    /// retained.
+    /// The newest commits of the first-parent line of a commit, for a partial clone. The line ends
+    /// at the first commit in `haves`. If none is in `haves`, it has at most `depth` commits, and
+    /// ends with one whose state is retained.
     ///
     /// # Errors
     /// As for [`Peer::send`]; [`StateNotRetained`](crate::InvalidInput::StateNotRetained) if no

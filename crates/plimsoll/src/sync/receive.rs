@@ -615,7 +615,8 @@ impl CommitSink for Receiver {
         };
         if head.is_boundary && !is_accepted {
             return Err(Error::corrupt(format!(
-                "commit {} was sent without its changes, so its id cannot be verified",
+                "commit {} was sent without its changes, so its id cannot be verified; use the \
+                 same version of Plimsoll on both sides, and try again",
                 head.id
             )));
         }
@@ -629,7 +630,8 @@ impl CommitSink for Receiver {
             if !draft.sink.is_announced_state() {
                 let id = head.id;
                 return Err(Error::corrupt(format!(
-                    "the state of commit {id} has another hash than the other store says"
+                    "the state of commit {id} does not match the hash that was sent with it; \
+                     verify the store that sent it"
                 )));
             }
             return self.end_commit(draft, head.id, head.metadata);
@@ -647,7 +649,10 @@ impl CommitSink for Receiver {
 }
 
 fn unknown(id: &CommitId) -> Error {
-    Error::corrupt(format!("commit {id} is missing, but a commit that descends from it was sent"))
+    Error::corrupt(format!(
+        "commit {id} is missing, but a commit that descends from it was sent; verify the store \
+         that sent it"
+    ))
 }
 
 #[cfg(test)]

@@ -452,9 +452,9 @@ impl<'a> Attempts<'a> {
         self.failed == 0
     }
 
-    /// Whether to try again after an attempt that began when the branch ended with `before`: only
-    /// if it failed because the branch has moved, and not twice from the same commit. Pauses, so
-    /// that the transfer that moves the branch can end.
+    /// Whether to try again after a failed attempt that began when the branch ended with `before`.
+    /// An attempt is repeated only if it failed because the branch has moved, and not twice from
+    /// the same commit. Pauses first, so that the transfer that moves the branch can end.
     fn again(&mut self, error: &Error, before: Option<CommitId>) -> bool {
         let has_moved = matches!(error, Error::InvalidInput(InvalidInput::BranchMoved { .. }));
         let is_stuck = !self.is_first() && self.before == before;

@@ -401,8 +401,8 @@ impl<'a> Commit<'a> {
                 .any(|key| is_written_in(Bound::Included(key), Bound::Included(key)))
     }
 
-    /// Whether the commit may be ordered after any other commit and applied at any time: it has
-    /// read nothing, consists of operations only, and writes none of the store's own records.
+    /// Whether the commit may be ordered after any other commit and applied at any time, because it
+    /// has read nothing, consists of operations only, and writes none of the store's own records.
     pub(crate) fn is_independent(&self) -> bool {
         let is_plain = self.writes.spilled().is_empty()
             && self.writes.blob_bytes() == 0

@@ -230,7 +230,8 @@ impl Committer {
         moment
     }
 
-    /// Lets every read at a moment, which was just opened, fail if a branch was deleted.
+    /// If the branch is deleted as of `moment`, makes every read at it fail. The moment was just
+    /// opened, so nothing has been read at it yet.
     pub(crate) fn check_branch(&self, lens: &Lens, moment: &OpenMoment) {
         let exists = |at: AsOf<'_>| lens.check_exists(&self.reader, at.glsn);
         if let Err(error) = moment.readable().and_then(exists) {
@@ -294,7 +295,8 @@ impl Committer {
         }
     }
 
-    /// The moment of a visible commit, judged by its own time.
+    /// The moment of a visible commit, with the commit's own time: values that expire later are
+    /// visible at it.
     ///
     /// # Errors
     /// As for [`Committer::as_of`].

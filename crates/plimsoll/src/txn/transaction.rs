@@ -3,8 +3,8 @@
 //! A transaction reads one snapshot plus its own writes, and records its reads. Its commit is
 //! refused with [`crate::Error::Conflict`] if data that it read was changed by a commit ordered
 //! between the snapshot and this one, durable or not (`txn::commit`). A key that had no value at
-//! the snapshot and has none at the commit may count as unchanged although it had one in between:
-//! its versions may have been dropped.
+//! the snapshot and has none at the commit may count as unchanged even if it had one in between,
+//! because its versions may have been dropped.
 
 mod ending;
 

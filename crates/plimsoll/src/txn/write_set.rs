@@ -39,8 +39,8 @@ use crate::types::version::{INLINE_BYTES, Stored, value_sum};
 /// A value of which more than this is stored is written to a blob file directly.
 pub(crate) const LARGE_VALUE_BYTES: usize = 256 << 10;
 
-/// A value up to this length is compressed in memory: it may become short enough for the log. A
-/// longer one is compressed while it is written.
+/// A value up to this length is compressed in memory, because it may become short enough for the
+/// log. A longer one is compressed while it is written.
 const PACKED_AT_ONCE_BYTES: usize = 1 << 20;
 
 /// Divisor: the part of a record's body that is reserved for everything but values (head,

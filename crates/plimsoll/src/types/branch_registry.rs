@@ -156,7 +156,7 @@ impl Known {
     /// The id of the branch with this name.
     ///
     /// # Errors
-    /// There is none.
+    /// [`InvalidInput::NoBranch`].
     pub(crate) fn find(&self, name: &str) -> Result<u32> {
         let id = self.by_name.get(name).copied();
         id.ok_or_else(|| InvalidInput::NoBranch { name: name.to_owned() }.into())

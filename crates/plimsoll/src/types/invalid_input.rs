@@ -103,7 +103,10 @@ pub enum InvalidInput {
         limit_bytes: u64,
     },
     /// No value can have this time to live.
-    #[error("invalid time to live {ttl:?}: use at least 1 µs, ending before the year 10000")]
+    #[error(
+        "invalid time to live {ttl:?}: use at least 1 µs, and at most the time until the year \
+         10000; a value without a time to live never expires"
+    )]
     TimeToLive {
         /// The time to live.
         ttl: Duration,
@@ -320,7 +323,11 @@ pub enum InvalidInput {
         total_bytes: u64,
     },
     /// The destination of a backup, a recovery or a restore already exists.
-    #[error("{}: this path already exists; give the backup a new or empty folder", path.display())]
+    #[error(
+        "{}: this path already exists; move it away, or use a destination that does not exist or \
+         is an empty folder",
+        path.display()
+    )]
     DestinationExists {
         /// The destination.
         path: PathBuf,
@@ -336,7 +343,10 @@ pub enum InvalidInput {
         path: PathBuf,
     },
     /// The destination of a backup or a recovery is inside the store.
-    #[error("{}: this is inside the store; give the backup a folder outside of it", path.display())]
+    #[error(
+        "{}: this destination is inside the store; use a folder outside of it",
+        path.display()
+    )]
     DestinationInside {
         /// The destination.
         path: PathBuf,
@@ -355,8 +365,9 @@ pub enum InvalidInput {
     },
     /// The name of a tag is not allowed.
     #[error(
-        "invalid tag name {name:?}: use 1 to {limit_bytes} bytes without control characters, \
-         surrounding space, `:` or `@{{`, that do not read as a GLSN or a time"
+        "invalid tag name {name:?}: use 1 to {limit_bytes} bytes; a tag name has no control \
+         characters, no spaces at its ends, no `:` and no `@{{`, and does not look like a GLSN or \
+         a time, such as `120` or `yesterday`"
     )]
     TagName {
         /// The name.
@@ -386,8 +397,9 @@ pub enum InvalidInput {
     },
     /// The name of a branch is not allowed.
     #[error(
-        "invalid branch name {name:?}: use 1 to {limit_bytes} bytes without control characters, \
-         surrounding space, a leading `-`, `:`, `..` or `@{{`, that do not read as a GLSN or a time"
+        "invalid branch name {name:?}: use 1 to {limit_bytes} bytes; a branch name has no \
+         control characters, no spaces at its ends, no `-` at its beginning, no `:`, `..` or \
+         `@{{`, and does not look like a GLSN or a time, such as `120` or `yesterday`"
     )]
     BranchName {
         /// The name.
@@ -490,7 +502,7 @@ pub enum InvalidInput {
         stream: u32,
     },
     /// An append needs at least one payload.
-    #[error("there is nothing to append")]
+    #[error("there is nothing to append; pass at least one payload")]
     NothingToAppend,
     /// The log does not accept the record.
     #[error("{what}")]
@@ -666,7 +678,10 @@ pub enum InvalidInput {
         keyspace: String,
     },
     /// A reader yielded more or fewer bytes than the given length.
-    #[error("the value has {bytes} bytes, but its given length is {expected_bytes}")]
+    #[error(
+        "the reader of the value yielded {bytes} bytes, but the given length is {expected_bytes}; \
+         give the length that the reader yields"
+    )]
     ValueLength {
         /// The number of bytes that the reader yielded.
         bytes: u64,
@@ -711,8 +726,9 @@ pub enum InvalidInput {
     RemoteIsSelf,
     /// The destination of the clone is not empty.
     #[error(
-        "{} is not empty; give the clone another path, or continue an interrupted clone with a \
-         pull", path.display()
+        "{}: this path is not an empty folder; clone into a folder that is empty or does not \
+         exist, or, if an interrupted clone is there, open that store and continue with Db::pull",
+        path.display()
     )]
     CloneTarget {
         /// The path.

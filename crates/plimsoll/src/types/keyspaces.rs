@@ -251,7 +251,7 @@ impl Record {
         Self { has_zstd: true, ..self }
     }
 
-    /// The record with the settings of `other` in place of those that are not set.
+    /// This record, with the settings that it does not set taken from `other`.
     pub(crate) fn or(self, other: Self) -> Self {
         let retention = if self.sets_retention { self.retention } else { other.retention };
         let compression = if self.sets_compression { self.compression } else { other.compression };
@@ -459,8 +459,8 @@ impl Keyspaces {
         self.read().ttls.get(&id).copied()
     }
 
-    /// Blocks all puts into the keyspace until the result is dropped: then the keyspace counts as
-    /// dropped if `load_dropped` was called, otherwise as unchanged.
+    /// Blocks all puts into the keyspace until the result is dropped. Then the keyspace counts as
+    /// dropped if `load_dropped` was called, and as unchanged otherwise.
     #[must_use]
     pub(crate) fn begin_drop(&self, id: u32) -> Dropping<'_> {
         self.write().dropping = Some(id);
@@ -527,8 +527,8 @@ impl Keyspaces {
         Keyspace { id, name, opening: self.opening }
     }
 
-    /// The id of a handle's keyspace. Rejects a handle of another opening: its id may denote
-    /// another keyspace or none.
+    /// The id of a handle's keyspace. Rejects a handle of another opening, because its id may
+    /// denote another keyspace or none.
     pub(crate) fn id_of(&self, keyspace: &Keyspace) -> Result<u32> {
         if keyspace.opening == self.opening {
             return Ok(keyspace.id);

@@ -27,7 +27,7 @@ const SEGMENT_OVERHEAD_BYTES: u64 = 48 << 10;
 /// Default interval between two writes of the warm image.
 const WARM_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Minimum interval between two warm images: each scans all frames.
+/// Minimum interval between two warm images, because each scans all frames.
 const MIN_WARM_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Default limit in bytes per second for reading and for writing the warm image, and the minimum of
@@ -414,7 +414,7 @@ impl Options {
         self.segment_bytes.unwrap_or(64 << 20)
     }
 
-    /// Maximum size of a record's body: it must fit into a segment together with the log's own
+    /// Maximum size of a record's body, which must fit into a segment together with the log's own
     /// overhead.
     pub(crate) fn body_limit_bytes(&self) -> u64 {
         (self.segment_limit_bytes() - SEGMENT_OVERHEAD_BYTES).min(MAX_BODY_BYTES as u64)

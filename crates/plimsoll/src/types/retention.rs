@@ -35,7 +35,7 @@ pub enum Retention {
     Latest,
     /// The versions visible at any of the last `n` GLSNs of the log.
     Glsns(u64),
-    /// The versions visible to a reader of this age or younger.
+    /// The versions that were visible at any time within this age.
     Time(Duration),
 }
 

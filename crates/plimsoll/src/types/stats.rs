@@ -306,7 +306,7 @@ pub struct WarmStats {
     pub restoring: bool,
     /// Pages read because the image named them.
     pub pages_restored: u64,
-    /// Pages named by the image that no longer exist: their file was compacted away.
+    /// Pages named by the image that no longer exist, because their file was compacted away.
     pub pages_gone: u64,
     /// Rows restored from the image.
     pub rows_restored: u64,

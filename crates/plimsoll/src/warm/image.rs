@@ -265,7 +265,7 @@ pub(crate) fn check_past(header: &Header, log: &FileLog) -> Result<Past, Rejecti
     }
     match log.chain_at(glsn) {
         Ok(Some(chain)) if chain == header.position.chain => Ok(Past::Same),
-        // Checked after the lookup in the log: it may have been trimmed in between.
+        // Checked after the lookup in the log, because it may have been trimmed in between.
         Ok(_) | Err(_) if glsn < log.bounds().first => Ok(Past::Trimmed),
         Ok(_) => Err(Rejection::Forked { glsn }),
         Err(error) => Err(Error::of_log(error).into()),

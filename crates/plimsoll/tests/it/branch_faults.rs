@@ -6,7 +6,7 @@ use plimsoll::{Db, Error, Options};
 use plimsoll_disk::clock::SystemClock;
 use plimsoll_disk::lying::LyingDisk;
 
-/// What an iterator has returned before an error was read, on main as on a branch.
+/// Keys that an iterator returned before an error count as read, on main as on a branch.
 #[test]
 fn a_commit_validates_what_a_failed_iterator_has_returned() {
     let disk = LyingDisk::new(1);

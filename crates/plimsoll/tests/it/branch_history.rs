@@ -1,5 +1,5 @@
-//! What happened on branches, compared with a model: histories of keys, differences between states,
-//! logs and watches.
+//! Histories of keys, differences between states, logs and watches on branches, compared with a
+//! model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! A dump of format 1, written by hand, is restored. It has no tags, and its limits no single
-//! readable moments.
+//! A dump of format 1, written by hand, is restored. The format has no tags, and its limits have no
+//! pins (single moments that are readable).
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -101,7 +101,7 @@ fn a_history_of_format_1_is_restored() {
 #[test]
 fn newest_values_of_format_1_are_restored() {
     let mut dump = Dump::begin(0, 5, 4);
-    // Its id, its retention and no number for it.
+    // The keyspace's id, the kind of its retention, and 0, because this kind has no number.
     let settings = [1, 0, 0, 0, 1, 0];
     dump.record(2, &[&[7][..], b"default", &[6], &settings].concat());
     dump.record(6, &put(b"a", b"1"));

@@ -1,5 +1,4 @@
-//! What members of a store take over from each other and release: the warm image, removed files,
-//! holds of files.
+//! Handovers between the members of a store: the warm image, removed files, holds of files.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -487,7 +487,7 @@ fn a_store_whose_log_is_trimmed_up_to_its_newest_commit_is_opened_beside_its_wri
     for round in 0..3_u8 {
         let newest = writer.put(&keyspace, "key", [round]).unwrap();
         writer.compact().unwrap();
-        // What remains is a segment without records, which nothing has synced.
+        // The trim leaves a segment without records, which nothing has synced.
         assert_eq!(writer.log().trim(newest.next()).unwrap(), newest.next());
         let reader = Db::open(&path, options().read_only(true)).unwrap();
         let read = |reader: &Db| {

@@ -1,4 +1,4 @@
-//! What members do while they wait for each other, in a simulated world of processes.
+//! Members that wait for each other, in a simulated world of processes.
 
 use std::collections::BTreeSet;
 use std::io;

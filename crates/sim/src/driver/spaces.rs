@@ -74,10 +74,8 @@ impl Driver {
             ))),
             Ok(second) => {
                 drop(second);
-                Err(Failure::new(
-                    "a second writer opened the store although the first one has it \
-                                  open",
-                ))
+                let what = "a second writer opened the store although the first one has it open";
+                Err(Failure::new(what))
             }
         }
     }

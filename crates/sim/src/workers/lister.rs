@@ -128,7 +128,7 @@ impl<'d> ListWorker<'d> {
     fn work(&mut self, over: &AtomicBool) -> Result<()> {
         while !over.load(Ordering::Acquire) {
             match self.transaction() {
-                // The transaction was refused, or timed out because of a stopped process: its
+                // The transaction was refused, or timed out because of a stopped process, so its
                 // outcome is unknown.
                 Err(Error::Conflict { .. } | Error::Stalled { .. } | Error::Behind { .. }) => {}
                 done => done?,

@@ -34,7 +34,8 @@ integers! {
 
 /// The bits of a float as an integer that compares like [`f32::total_cmp`]. Its own inverse.
 fn ordered_32(bits: i32) -> i32 {
-    // The arithmetic shift copies the sign: of a negative float, all other bits are flipped.
+    // The arithmetic shift copies the sign bit, so that all other bits of a negative float are
+    // flipped.
     bits ^ ((bits >> 31) & i32::MAX)
 }
 

@@ -32,10 +32,8 @@ fn decode_escaped(from: &mut &[u8]) -> Result<Vec<u8>, KeyError> {
             [END] => return Ok(bytes),
             [ZERO] => bytes.push(0),
             _ => {
-                return Err(KeyError::Invalid {
-                    what: "a string contains 00 that is not followed \
-                                                      by 01 or FF",
-                });
+                let what = "a string contains 00 that is not followed by 01 or FF";
+                return Err(KeyError::Invalid { what });
             }
         }
     }

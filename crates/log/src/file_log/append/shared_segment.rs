@@ -1,5 +1,5 @@
-//! Begins a segment in a log that several processes have open: it is durable under its name before
-//! it is published to the others.
+//! Begins a segment in a log that several processes have open. The segment is durable under its
+//! name before it is published to the other processes.
 
 use crate::error::LogError;
 use crate::file_log::append::{NewSegment, switch_to};

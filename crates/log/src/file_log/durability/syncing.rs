@@ -3,7 +3,7 @@
 //! Invariants:
 //! 1. A segment gets its name when all bytes of the previous segment, and its own header, are
 //!    durable. A crash before that leaves a file under a temporary name, which the next opening
-//!    removes: none of its records was durable.
+//!    removes, because none of its records was durable.
 //! 2. After a failed sync no thread syncs again, because the system reports lost bytes only once:
 //!    the next sync would succeed without them. The error is stored here for threads that wait to
 //!    sync and have not seen the failure.

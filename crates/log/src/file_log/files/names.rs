@@ -72,7 +72,7 @@ pub(crate) struct TablePlace {
     pub(crate) draft: Option<PathBuf>,
 }
 
-/// Suffix of files that are not finished: they are removed at open.
+/// Suffix of files that are not finished. An opening removes them.
 pub const UNFINISHED: &str = ".tmp";
 
 /// The path of a file until it is finished.

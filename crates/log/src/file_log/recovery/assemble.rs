@@ -140,8 +140,8 @@ fn warn_of_the_future(options: &FileLogOptions, last: u64, report: &mut OpenRepo
     }
     let hours = (last - now) / HOUR_MICROS;
     report.warnings.push(format!(
-        "the last commit's time is {hours} hours ahead of this machine's clock (by {} µs), so \
-         commits are refused: set the clock; or, if it is right, restart the log's time \
+        "the last commit's time is {hours} hours ({} µs) ahead of this machine's clock, so commits \
+         are refused; set the clock if it is wrong, or, if it is right, restart the log's time \
          (`plimsoll restart-time`)",
         last - now
     ));

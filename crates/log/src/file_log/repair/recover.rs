@@ -40,7 +40,8 @@ pub struct DamagedBlob {
     pub id: BlobId,
     /// The reference of a record to it, if it is known.
     pub named: Option<BlobRef>,
-    /// The number of pages that values need, if no record names the file: its own end may be lost.
+    /// The number of pages that values need, if no record names the file, because its own end may
+    /// be lost.
     pub pages: u32,
     /// Pages that are dropped even if their checksums match, because they are not the pages that
     /// were written last.
@@ -193,8 +194,10 @@ fn check_written(file: &dyn File, segment: &Planned, staging: &mut [u8]) -> Resu
         (outcome.end.into(), "its end does not match the beginning of the next segment"),
         |it| (it.at, it.what),
     );
-    let message =
-        format!("the copy of {name} does not read as it was written, at offset {at}: {what}");
+    let message = format!(
+        "the copy of {name} differs from what was written to it, at offset {at}: {what}; check the \
+         disk of the destination, or recover to another one"
+    );
     Err(LogError::Io { kind: std::io::ErrorKind::InvalidData, message, source: None })
 }
 

@@ -46,7 +46,8 @@ pub struct Scope<'a> {
     pub log_id: Option<u128>,
     /// The newest position that is known to have been durable.
     pub known: Position,
-    /// The first entry that the log is known to have had: it was trimmed only below this one.
+    /// The first entry that the log is known to have had, because it was trimmed only below this
+    /// one.
     pub begins: Option<Glsn>,
     /// Whether to drop the record that begins at a GLSN, although it can be read.
     pub unusable: &'a dyn Fn(Glsn) -> bool,

@@ -560,8 +560,8 @@ impl Check<'_> {
 
 fn after_all(what: &str) -> String {
     format!(
-        "{what}, after the last durable record: a writer is writing it, or the next opening for \
-         writing cuts it"
+        "{what}, after the last durable record; a writer may still be writing it, otherwise the \
+         next opening for writing cuts it"
     )
 }
 

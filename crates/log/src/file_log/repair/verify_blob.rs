@@ -53,7 +53,7 @@ pub(crate) fn read_blob_file(
         let last = number + 1 == pages;
         zero_pages = if page[..n].iter().all(|byte| *byte == 0) { zero_pages + 1 } else { 0 };
         if !ends_well && zero_pages > ZERO_PAGES_MAX {
-            // The file was extended, or its end is lost: its length does not state how much
+            // The file was extended, or its end is lost, so its length does not state how much
             // there is to read.
             advance((pages - number) * PAGE_BYTES as u64);
             break;

@@ -137,11 +137,8 @@ impl FromSegment<'_> {
         let sealed = self.segment.sealed().map(|sealed| (sealed.next, sealed.chain, sealed.end));
         if sealed != Some((outcome.next, outcome.chain, outcome.end)) {
             let problem = outcome.problem.map(|problem| (problem.at, problem.what));
-            let (offset, what) = problem.unwrap_or((
-                u64::from(outcome.end),
-                "its end does not match the beginning \
-                                                            of the next segment",
-            ));
+            let mismatch = "its end does not match the beginning of the next segment";
+            let (offset, what) = problem.unwrap_or((u64::from(outcome.end), mismatch));
             let file = FileName::Segment(self.segment.first()).name();
             return Err(LogError::Corrupt {
                 glsn: outcome.next,

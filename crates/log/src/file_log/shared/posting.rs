@@ -32,9 +32,9 @@ pub struct Posted<'a> {
     pub known: Glsn,
 }
 
-/// Posts a commit and waits until it is durable. `None` if the caller must order it itself: it is
-/// too large, no cell is free, it could not be ordered, or the caller must first apply a newer
-/// record.
+/// Posts a commit and waits until it is durable. `None` if the caller must order it itself, because
+/// it is too large, no cell is free, it could not be ordered, or the caller must first apply a
+/// newer record.
 ///
 /// # Errors
 /// `Stalled` if it may still be ordered and become durable once another process continues;
@@ -109,8 +109,8 @@ fn lead(
     let group = members.posts.gathering.gather(&*log.env.options.clock);
     let led = order(log, members, post).and_then(|()| log.durability.sync_to_end());
     members.posts.gathering.expect(group);
-    // Also needed if another process has synced: it may have checked for waiters before these were
-    // waiting.
+    // Also needed if another process has synced, because it may have checked for waiters before
+    // these were waiting.
     members.posts.wake_group();
     members.posts.release_posting();
     led.map(drop)

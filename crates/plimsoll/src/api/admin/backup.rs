@@ -157,7 +157,7 @@ fn prepare(disk: &dyn Disk, dest: &Path) -> Result<bool> {
             }
         }
     }
-    // Sync even if the folder existed: its creator may not have synced it.
+    // Sync even if the folder existed, because its creator may not have synced it.
     disk.sync_dir(parent_of(&disk.resolve(dest)?))?;
     Ok(entry.is_none())
 }

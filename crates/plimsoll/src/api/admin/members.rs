@@ -17,7 +17,8 @@ pub struct MemberInfo {
     pub pid: u32,
     /// Whether it is the keeper: the member that does the background work of the index for all.
     pub is_keeper: bool,
-    /// Whether it has the store open read-only: it follows the others, and is never the keeper.
+    /// Whether it has the store open read-only. If so, it follows the others, and is never the
+    /// keeper.
     pub is_reader: bool,
     /// Whether it is this process.
     pub is_here: bool,

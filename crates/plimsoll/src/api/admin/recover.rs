@@ -98,7 +98,7 @@ pub struct RecoverReport {
     /// Entries of the log that are lost. Values above 1 KiB that they wrote are lost too; smaller
     /// ones are in the index, up to its last commit.
     pub lost_entries: Vec<RangeInclusive<Glsn>>,
-    /// The lost entries that the index may not hold: their writes are lost, except those that a run
+    /// The lost entries that the index may not hold. Their writes are lost, except those that a run
     /// holds.
     pub lost_commits: Vec<RangeInclusive<Glsn>>,
     /// Versions whose values are lost, at most a thousand.

@@ -77,7 +77,8 @@ const ENTRIES_MAX: u64 = 1 << 16;
 pub struct RestoreReport {
     /// The newest GLSN of the new store.
     pub glsn: Glsn,
-    /// Changes of keys that this call has restored; without history, keys.
+    /// Number of changes of keys that this call has restored; if the dump has no history, number of
+    /// keys.
     pub changes: u64,
     /// Whether it continued an interrupted restore.
     pub resumed: bool,

@@ -241,8 +241,8 @@ fn unless_damaged<T>(result: Result<T>, found: &[Damage]) -> Result<Option<T>> {
     }
 }
 
-/// Blob files that are missing because another process has removed them: its newest manifest does
-/// not need them.
+/// Blob files that are missing because another process, whose newest manifest does not need them,
+/// has removed them.
 fn removed_elsewhere(
     store: &Engine,
     findings: &[Finding],

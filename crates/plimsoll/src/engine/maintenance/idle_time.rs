@@ -27,8 +27,8 @@ use crate::types::retention::Retention;
 /// has jumped.
 const JUMP_MICROS: u64 = 1_000_000;
 
-/// The longest time between two checks in which the clock counts as observed: it may otherwise have
-/// jumped twice.
+/// The longest time between two checks in which the clock counts as observed. In a longer time it
+/// may have jumped twice.
 const GAP_MICROS: u64 = 20_000_000;
 
 /// The minimum and the maximum time without a jump after which the clock is trusted.

@@ -178,7 +178,7 @@ impl Membership {
         // A member that joins may wait for memory of this one, whose thread that released it has
         // just ended.
         let release_memory = || drop(memory_share::shrink(pool, space, members));
-        // If another member does not finish joining or leaving, a member remains.
+        // An error means that another member has not finished joining or leaving, so one remains.
         let Ok(is_last) = members.leave(&release_memory) else { return Ok(false) };
         if has_threads {
             *lock(&self.reporter) = report_work(members).ok();

@@ -677,8 +677,9 @@ fn is_small(runs: &Runs, info: &TableInfo) -> bool {
     info.bytes() < runs.env.context.table_bytes / SMALL_PART
 }
 
-/// Looks keys up in the sources of the job's start. Later changes do not affect the decision to
-/// drop a version: later versions are younger, or were moved out of newer runs.
+/// Looks keys up in the sources as they were when the job began. Later changes of the sources do
+/// not affect which versions may be dropped, because a version that was added since is younger, or
+/// was moved out of a newer run.
 struct In<'v>(&'v View);
 
 impl OutsideFacts for In<'_> {

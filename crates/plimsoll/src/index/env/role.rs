@@ -54,8 +54,8 @@ impl Role {
         matches!(self, Self::ReadOnly)
     }
 
-    /// Whether this process never writes the files: it has the store open read-only, whether or not
-    /// it follows other members.
+    /// Whether this process never writes the files, because it has the store open read-only,
+    /// whether or not it follows other members.
     pub(crate) fn only_reads(&self) -> bool {
         match self {
             Self::Alone => false,
@@ -83,8 +83,8 @@ impl Role {
     }
 
     /// Replaces the error of a job that began in `term` by [`Error::NotKeeper`] if another process
-    /// has become the keeper since: it may have swept the files that the job was writing, so a
-    /// missing file is only a consequence of that.
+    /// has become the keeper since. That process may have swept the files that the job was writing,
+    /// so a missing file is only a consequence of that.
     pub(crate) fn of_job(&self, term: Option<u64>, error: Error) -> Error {
         let is_missing = matches!(error, Error::Io { kind: ErrorKind::NotFound, .. });
         if is_missing && self.term() != term { self.not_keeper() } else { error }

@@ -88,8 +88,8 @@ impl GapList {
         self.gaps.partition_point(|gap| *gap.first <= *key)
     }
 
-    /// The end of the gaps that cover `from` for a reader at snapshot `at`: no key from `from` up
-    /// to it is alive.
+    /// The end of the adjoining gaps that begin with the one around `from`. For a reader at
+    /// snapshot `at`, no key from `from` up to this end is alive.
     pub(crate) fn past(&self, from: &[u8], at: Glsn) -> Option<&[u8]> {
         let start =
             self.begun(from).checked_sub(1).filter(|&start| *self.gaps[start].end > *from)?;
@@ -104,8 +104,8 @@ impl GapList {
         past
     }
 
-    /// The beginning of the gaps that reach up to `upto` for a reader at snapshot `at`: no key from
-    /// it up to `upto` is alive.
+    /// The beginning of the adjoining gaps that reach up to `upto`. For a reader at snapshot `at`,
+    /// no key from this beginning up to `upto` is alive.
     pub(crate) fn before(&self, upto: &[u8], at: Glsn) -> Option<&[u8]> {
         let end = self.gaps.partition_point(|gap| *gap.first < *upto);
         self.gaps[..end].last().filter(|gap| *gap.end >= *upto)?;

@@ -1,8 +1,8 @@
 //! Estimates the number of keys in a range without scanning it.
 //!
 //! A source adds the keys whose newest version in it is a value, and subtracts the keys that are
-//! alive in the sources beneath it: it overwrites or deletes those, so they must be counted once or
-//! not at all. Both numbers are estimated. Keys and values are counted from a sample of a
+//! alive in the sources beneath it, because it overwrites or deletes those, so they must be counted
+//! once or not at all. Both numbers are estimated. Keys and values are counted from a sample of a
 //! memtable's entries, and from a table's metadata if the range covers it, otherwise from some of
 //! its leaves. The keys alive beneath are estimated by looking up to [`SAMPLED`] keys of the source
 //! up in the sources beneath it.

@@ -45,7 +45,7 @@ thread_local! {
 pub(crate) struct RestingKey {
     /// The key, unless it is in `piece`.
     key: Vec<u8>,
-    /// The prefix of a key in `piece`, which has only the user's key.
+    /// The keyspace prefix of a key in `piece`, because `piece` holds only the user's key.
     prefix: Prefix,
     piece: Option<Piece>,
     /// Length of the user's key in `piece`; 0 if the key is in `key`.

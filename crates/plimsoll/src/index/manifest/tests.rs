@@ -119,10 +119,7 @@ fn a_damaged_or_misnumbered_newest_manifest_is_corruption() {
     let error = Manifest::read(&disk, dir).unwrap_err();
     assert!(
         matches!(error, Error::Corrupt { .. })
-            && error.to_string().contains(
-                "differs from the \
-                                                                              one in its name"
-            ),
+            && error.to_string().contains("differs from the one in its name"),
         "{error}"
     );
 }

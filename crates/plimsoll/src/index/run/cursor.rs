@@ -1,6 +1,6 @@
 //! Iterates over the versions of a run, forward or backward.
 //!
-//! Leaves are stored in key order, so a scan needs no path: it reads page after page and skips
+//! Leaves are stored in key order, so a scan needs no path. It reads page after page and skips
 //! pages that are not leaves. Only a seek descends from the root.
 
 use std::cmp::{Ordering, Reverse};

@@ -47,7 +47,7 @@ const GAP_BYTES: u64 = 4 * PAGE_BYTES as u64;
 const MIN_PAGES: u32 = 4;
 
 /// The highest valid run id. With the gap that each open leaves, this allows 2^31 opens. A file
-/// with a higher number does not belong to the index: it would leave no ids above it.
+/// with a higher number does not belong to the index, because it would leave no ids above it.
 const LAST_RUN: u64 = u64::MAX / 2;
 
 /// The id of the run with this file name; `None` if it is not the name of a run.

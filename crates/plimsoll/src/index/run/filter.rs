@@ -61,8 +61,8 @@ pub(crate) fn insert(filter: &mut [u8], hash: u32) {
 pub(crate) fn may_contain(filter: &[u8], hash: u32) -> bool {
     let at = block_of(filter.len(), hash);
     let block = &filter[at..at + BLOCK_BYTES];
-    // Test all bits without a branch: they are in one cache line, and a branch per bit would be
-    // mispredicted for most absent keys.
+    // Test all bits without a branch, because they are in one cache line, and a branch per bit
+    // would be mispredicted for most absent keys.
     bits(hash).fold(1, |all, bit| all & (block[bit / 8] >> (bit % 8))) != 0
 }
 

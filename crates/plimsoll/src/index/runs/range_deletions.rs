@@ -109,7 +109,7 @@ pub(super) fn left_by(
     checkpoint: Glsn,
     retained: &BTreeMap<u32, MomentSet>,
 ) -> Left {
-    // Only a flush or a merge ends the readability of moments, and only of durable ones.
+    // Only a flush or a merge may make moments unreadable, and only moments before the checkpoint.
     let settles = change.takes_closed.is_some() || !change.removed.is_empty();
     let retained_of = |keyspace: u32| {
         let retained = retained.get(&keyspace).cloned().unwrap_or_else(MomentSet::all);

@@ -435,9 +435,9 @@ impl View {
     /// The youngest version of `key` that is younger than `after`.
     ///
     /// A deletion that compaction dropped is not found. For the snapshot of an open transaction,
-    /// which is a retained moment, the key had no value then and has none now: otherwise the
-    /// deletion would hide a version that this moment sees, and would be kept. So no change of data
-    /// that the transaction has read is missed.
+    /// which is a retained moment, the key had no value then and has none now, because otherwise
+    /// the deletion would hide a version that this moment sees, and would be kept. So no change of
+    /// data that the transaction has read is missed.
     pub(crate) fn changed(&self, key: &[u8], after: Glsn) -> Result<Option<Glsn>> {
         if self.ranges.newest() > after {
             let deleted_at = self.ranges.newest_over(key, Glsn::MAX);

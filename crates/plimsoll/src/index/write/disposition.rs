@@ -163,8 +163,8 @@ impl Splitter {
         self.kept
     }
 
-    /// Records that a table of history is kept unread: none of its versions can be dropped before
-    /// the floor of its keyspace has reached `floor`.
+    /// Records that a table of history is kept unread, because none of its versions can be dropped
+    /// before the floor of its keyspace has reached `floor`.
     pub(crate) fn keeps_table(&mut self, keyspace: u32, floor: Glsn) {
         self.kept.entry(keyspace).or_default().add(Release::Floor(floor));
     }

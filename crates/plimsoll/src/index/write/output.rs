@@ -130,8 +130,8 @@ impl Output {
         if is_cut && self.files.may_cut() { self.cut() } else { Ok(()) }
     }
 
-    /// Ends the table before a version that expires if it has expiring values of another keyspace:
-    /// no merge can tell how many values of such a table it may drop ([`ExpiryRange`]).
+    /// Ends the table before a version that expires if it has expiring values of another keyspace,
+    /// because no merge can tell how many values of such a table it may drop ([`ExpiryRange`]).
     ///
     /// [`ExpiryRange`]: crate::types::expiry::ExpiryRange
     fn divide_expiring(&mut self, version: &Version<'_>) -> Result<()> {

@@ -107,7 +107,7 @@ pub(super) fn list(text: &[u8], open: u8) -> Option<List<'_>> {
     Some(list)
 }
 
-/// A digest of a value, the same for equal values: it does not depend on white space, escapes in
+/// A digest of a value, the same for equal values. It does not depend on white space, escapes in
 /// strings, and the order of fields.
 pub(super) type Digest = [u8; blake3::OUT_LEN];
 

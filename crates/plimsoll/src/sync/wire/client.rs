@@ -25,6 +25,9 @@ use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::KeyspaceInfo;
 
+/// Why commits are received only with a lease.
+const CHARGED: &str = "a fetch calls `charge_to` before it asks for commits";
+
 /// A connection to another store, which is served by [`Db::serve_sync`] or `plimsoll sync-server`.
 /// [`Db::fetch_over`] and [`Db::push_over`] use it, one call at a time. To end the connection, drop
 /// it.
@@ -230,14 +233,7 @@ impl Peer for SyncConnection {
             this.output.put(wanted.id.as_bytes())?;
             put_haves(&mut this.output, haves)?;
             this.ask()?;
-            let lease = this.lease.as_mut();
-            let lease = lease.ok_or_else(|| {
-                not_protocol(
-                    "commits were requested before the \
-                                                          connection was prepared",
-                )
-            })?;
-            take_commits(&mut this.input, lease, sink)
+            take_commits(&mut this.input, this.lease.as_mut().expect(CHARGED), sink)
         })
     }
 
@@ -269,9 +265,7 @@ impl Peer for SyncConnection {
             put_id(&mut this.output, base.as_ref())?;
             this.output.put(&[u8::from(is_boundary)])?;
             this.ask()?;
-            let lease = this.lease.as_mut();
-            let lease = lease.ok_or_else(|| not_protocol("it is asked for commits too early"))?;
-            take_commits(&mut this.input, lease, sink)
+            take_commits(&mut this.input, this.lease.as_mut().expect(CHARGED), sink)
         })
     }
 

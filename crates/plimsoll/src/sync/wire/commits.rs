@@ -287,10 +287,8 @@ impl<'a> Changes<'a> {
                     take_bytes(input, &mut key, MAX_KEY_BYTES)?;
                     self.follow(&key)?;
                     if self.ranges.iter().any(|range| covers(range, &self.keyspace, &key)) {
-                        return Err(not_protocol(
-                            "it deletes a key in a range that the same commit \
-                                                 deletes",
-                        ));
+                        let why = "it deletes a key in a range that the same commit deletes";
+                        return Err(not_protocol(why));
                     }
                     sink.delete(&self.keyspace, &key)?;
                 }

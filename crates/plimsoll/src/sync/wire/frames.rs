@@ -84,8 +84,18 @@ fn sum_of_head(role: Role, number: u64, fields: &[u8]) -> u64 {
 
 /// The error for bytes that violate the protocol.
 pub(super) fn not_protocol(what: &str) -> Error {
-    let message = format!("the other side violated the sync protocol: {what}");
-    Error::Remote { message }
+    violated(what, "use the same version of Plimsoll on both sides, and try again")
+}
+
+/// The error for bytes that were changed in transit.
+fn changed_in_transit(what: &str) -> Error {
+    violated(what, "try again")
+}
+
+fn violated(what: &str, remedy: &str) -> Error {
+    Error::Remote {
+        message: format!("the other side violated the sync protocol: {what}; {remedy}"),
+    }
 }
 
 /// The error for a connection that ended.
@@ -327,9 +337,9 @@ impl Input {
         let kind =
             Kind::of(fields[0]).filter(|_| len <= PAYLOAD_BYTES_MAX && fields[1..4] == [0; 3]);
         let Some(kind) = kind.filter(|_| is_whole) else {
-            return Err(not_protocol(&format!(
+            return Err(changed_in_transit(&format!(
                 "the header of frame {} is invalid (\"{}\"): bytes were changed, lost or repeated \
-                 in transit, or another program sent them; try again",
+                 in transit, or another program sent them",
                 self.number,
                 head.escape_ascii()
             )));
@@ -344,8 +354,8 @@ impl Input {
             return Err(ended());
         }
         if checksum(SEED, &self.buffer) != number(&fields[8..]) {
-            return Err(not_protocol(&format!(
-                "the checksum of frame {} does not match: bytes were changed in transit; try again",
+            return Err(changed_in_transit(&format!(
+                "the checksum of frame {} does not match: bytes were changed in transit",
                 self.number
             )));
         }
@@ -365,14 +375,7 @@ impl Input {
                 Kind::Last => self.has_more = false,
                 Kind::Error => {
                     self.has_more = false;
-                    let error = decode_error(&self.buffer);
-                    self.buffer.clear();
-                    return Err(error.unwrap_or_else(|| {
-                        not_protocol(
-                            "it sent an error of an \
-                                                                     unknown kind",
-                        )
-                    }));
+                    return Err(self.take_error());
                 }
                 Kind::Alive => continue,
                 Kind::Received => {
@@ -385,14 +388,16 @@ impl Input {
         }
     }
 
+    fn take_error(&mut self) -> Error {
+        let error = decode_error(&self.buffer);
+        self.buffer.clear();
+        error.unwrap_or_else(|| not_protocol("it sent an error of an unknown kind"))
+    }
+
     fn take_report(&mut self) -> Result<()> {
         let report = self.buffer.as_slice().try_into().map(u64::from_le_bytes);
-        self.reported = report.map_err(|_| {
-            not_protocol(
-                "its progress report has the wrong \
-                                                         length",
-            )
-        })?;
+        self.reported =
+            report.map_err(|_| not_protocol("its progress report has the wrong length"))?;
         self.buffer.clear();
         Ok(())
     }
@@ -406,15 +411,10 @@ impl Input {
             None => Err(ended()),
             Some(Kind::Received) => self.take_report(),
             Some(Kind::Alive) => Ok(()),
-            Some(Kind::Error) => {
-                let error = decode_error(&self.buffer);
-                self.buffer.clear();
-                Err(error.unwrap_or_else(|| not_protocol("it sent an error of an unknown kind")))
+            Some(Kind::Error) => Err(self.take_error()),
+            Some(Kind::Part | Kind::Last) => {
+                Err(not_protocol("it answered before the message was complete"))
             }
-            Some(Kind::Part | Kind::Last) => Err(not_protocol(
-                "it answered before the message was \
-                                                               complete",
-            )),
         }
     }
 

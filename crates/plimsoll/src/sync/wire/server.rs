@@ -63,8 +63,8 @@ impl Db {
     /// Serves the store to a client over a connection, until the client ends it. `reader` has the
     /// bytes that the client writes; `writer` sends the answers.
     /// [`SyncConnection::new`](crate::SyncConnection::new) is the client, and states the
-    /// requirements of the transport. Authenticate the client before this call: it can fetch every
-    /// branch and push to every branch, also with force.
+    /// requirements of the transport. Authenticate the client before this call, because it can
+    /// fetch every branch and push to every branch, also with force.
     ///
     /// An error of a request is sent to the client, which returns it to its caller. A transfer that
     /// is interrupted loses no commits; the next one continues it.

@@ -85,7 +85,7 @@ enum Left<B> {
     /// The view was exchanged, or the cursors could not be charged: the visit is attached again.
     Early,
     /// A value could not be read, not even in the newest view. The base has passed this row, so the
-    /// visit must not be attached again: it would omit the row.
+    /// visit must not be attached again, or it would omit the row.
     Failed(Error),
 }
 

@@ -211,7 +211,7 @@ impl BlindCommits {
     }
 
     /// Applies everything readable in any process, so that other members need not retain the log
-    /// for this one. A process that does not read only follows the log: it skips the records that
+    /// for this one. A process that does not read only follows the log. It skips the records that
     /// are already in the runs instead of applying them.
     pub(crate) fn apply_while_blind(&self, now_nanos: u64) -> Result<()> {
         let follower = &*self.follower;

@@ -153,9 +153,8 @@ impl Follower {
                 Error::Behind {
                     cause: format!(
                         "the log was trimmed below GLSN {first}, but this process has applied only \
-                         the entries before GLSN {asked}; the log is not retained for a process \
-                         that may not write to the store's folder, nor by a process that has the \
-                         store exclusively"
+                         the entries before GLSN {asked}; the log is retained only for processes \
+                         that may write to the store's folder, and only while the store is shared"
                     ),
                 }
             }
