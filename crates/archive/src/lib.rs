@@ -329,8 +329,8 @@ fn path_of(url: &str) -> Result<&str> {
         Some(("file", path)) => path.strip_prefix("localhost").unwrap_or(path),
         Some(_) => {
             return refuse(
-                "this is not the URL of a folder or bucket; give a path, file:///PATH, s3://BUCKET/PREFIX, \
-                 gs://BUCKET/PREFIX or az://CONTAINER/PREFIX",
+                "this is not the URL of a folder or bucket; give a path, file:///PATH, \
+                 s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX",
             );
         }
     };

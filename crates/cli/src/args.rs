@@ -80,9 +80,9 @@ Exit codes:
 
 Commands that only read (get, scan, count, history, log without --ids, diff, watch, stat, verify, \
 backup, archive, dump, warm, keyspace list, cursor list, branch list, tag list, remote list, \
-cluster status, shell --read-only, revert --preview, reset --preview) work while another process writes. Those \
-that write share the store with each other, and with programs that open it shared; recover needs \
-it for itself, and restore and clone make a new one. replay opens no store.";
+cluster status, shell --read-only, revert --preview, reset --preview) work while another process \
+writes. Those that write share the store with each other, and with programs that open it shared; \
+recover needs it for itself, and restore and clone make a new one. replay opens no store.";
 
 /// An embedded, versioned, transactional key-value store that keeps to one memory budget.
 #[derive(Debug, Parser)]

@@ -21,7 +21,8 @@ use crate::membership;
 ///
 /// # Errors
 /// [`Error::NotAMember`]: the store at the path is not a member. [`Error::OtherCluster`]: it is a
-/// member of another cluster. [`Error::OtherUrl`]: its bucket is elsewhere. As for [`join`] and [`Db::open`].
+/// member of another cluster. [`Error::OtherUrl`]: its bucket is elsewhere. As for [`join`] and
+/// [`Db::open`].
 ///
 /// # Examples
 /// ```
