@@ -49,6 +49,9 @@ use crate::types::keyspaces::{BRANCHES, CURSORS, SYSTEM, TAGS};
 /// most this part of it. The index adopts the runs of a larger one.
 const MEMTABLE_PART: u64 = 2;
 
+/// Whether a key between two bounds is written.
+type WrittenIn<'a> = dyn Fn(Bound<&[u8]>, Bound<&[u8]>) -> bool + 'a;
+
 /// The inputs of a commit besides its reads and writes.
 pub(crate) struct CommitOptions<'a> {
     /// The keyspaces that the commit writes to.
@@ -389,10 +392,7 @@ impl<'a> Commit<'a> {
 
     /// Whether it has read or updates a key for which `is_written_in` returns true. That is called
     /// with the bounds of ranges of index keys.
-    pub(crate) fn depends_on(
-        &self,
-        is_written_in: &dyn Fn(Bound<&[u8]>, Bound<&[u8]>) -> bool,
-    ) -> bool {
+    pub(crate) fn depends_on(&self, is_written_in: &WrittenIn<'_>) -> bool {
         let mut reads = self.reads.ranges().iter();
         reads.any(|range| is_written_in(Bound::Included(&range.first), range.upper()))
             || self

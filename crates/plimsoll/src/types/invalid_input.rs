@@ -76,7 +76,8 @@ pub enum InvalidInput {
         /// The store.
         path: PathBuf,
     },
-    /// Other replicas may have dropped versions of this moment, so no tag and no branch can name it.
+    /// Other replicas may have dropped versions of this moment, so no tag and no branch can name
+    /// it.
     #[error(
         "GLSN {glsn} is older than {} minutes, and other replicas may no longer have its versions, \
          because a keyspace does not keep its whole history; name a younger moment",
