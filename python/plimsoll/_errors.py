@@ -212,6 +212,22 @@ class RemoteError(Error):
     """
 
 
+class Unavailable(Error):
+    """The bucket of the store's cluster cannot be reached or is full. The commit was not made:
+    repeat it later. Reads continue."""
+
+    since: float
+    """The time of the first call that failed, in seconds since 1970."""
+
+
+class InDoubt(Error):
+    """The bucket's answer was lost, and the commit may have been made. Call `Db.sync` until it
+    succeeds; then the store shows whether it was."""
+
+    position: int
+    """The position in the cluster's log that the commit has, if it was made."""
+
+
 class NotKeeper(Error):
     """The keeper, the process that compacts and trims for all, failed to do so. The keeper's own
     calls report the reason."""
@@ -344,6 +360,8 @@ __all__ = [
     "Poisoned",
     "ReadOnly",
     "RemoteError",
+    "Unavailable",
+    "InDoubt",
     "Stalled",
     "TransactionEnded",
     "Trimmed",

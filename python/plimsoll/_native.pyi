@@ -61,6 +61,7 @@ __all__ = [
     "_close_all",
     "archive",
     "clone",
+    "create_cluster",
     "in_memory",
     "members",
     "open",
@@ -110,6 +111,7 @@ def open(
     io: _Io = "auto",
     shared: bool = False,
     memory_total: _Size | None = None,
+    cluster: _Path | None = None,
 ) -> Db: ...
 def in_memory(
     *, memory: _Size | None = None, retention: _Retention | None = None, compression: str | None = None
@@ -145,6 +147,7 @@ def verify(
     memory: _Size | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> VerifyReport: ...
+def create_cluster(path: _Path, url: _Path, *, memory: _Size | None = None) -> None: ...
 def archive(db: Db, url: _Path, *, keep: timedelta | None = None) -> ArchiveReport: ...
 def restore_archive(
     path: _Path, url: _Path, *, at: int | datetime | None = None, memory: _Size | None = None

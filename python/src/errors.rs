@@ -37,6 +37,24 @@ pub(crate) fn raised_by_archive(error: plimsoll_archive::Error) -> PyErr {
     }
 }
 
+/// An error of a cluster as an exception.
+#[cold]
+pub(crate) fn raised_by_cluster(error: plimsoll_replica::Error) -> PyErr {
+    use plimsoll_replica::Error as Cluster;
+    let message = error.to_string();
+    let class = match error {
+        Cluster::Store(error) => return raised(&error),
+        Cluster::Archive(error) => return raised_by_archive(error),
+        Cluster::NotACluster { .. }
+        | Cluster::NotAMember { .. }
+        | Cluster::OtherCluster { .. }
+        | Cluster::OtherUrl { .. }
+        | Cluster::DestinationExists { .. } => "InvalidInput",
+        _ => "Error",
+    };
+    plain(class, &message)
+}
+
 /// A store of another process was used.
 pub(crate) fn used_after_fork() -> PyErr {
     let message = "this object was created before the fork and cannot be used in the child; \
@@ -171,6 +189,17 @@ fn convert<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>> {
             made.setattr("pid", *pid)?;
             made
         }
+        Error::Unavailable { since, .. } => {
+            let made = make("Unavailable")?;
+            let since = since.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            made.setattr("since", since.as_secs_f64())?;
+            made
+        }
+        Error::InDoubt { position, .. } => {
+            let made = make("InDoubt")?;
+            made.setattr("position", *position)?;
+            made
+        }
         Error::Remote { .. } => make("RemoteError")?,
         Error::NotKeeper { pid } => {
             let made = make("NotKeeper")?;
@@ -259,6 +288,7 @@ fn in_words_of_python(message: &str) -> String {
         .replace("Db::", "Db.")
         .replace("Options::shared", "shared=True")
         .replace("Options::memory_total", "memory_total")
+        .replace("Options::order", "cluster=URL")
         .replace("Log::", "Log.")
         .replace("Db.create_keyspace", "Db.keyspace")
 }

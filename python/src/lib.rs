@@ -15,6 +15,7 @@ mod branch_log;
 mod branches;
 mod bytes_like;
 mod calls;
+mod cluster;
 mod commits;
 mod db;
 mod diff;
@@ -65,6 +66,8 @@ mod _native {
     use crate::branch_log::BranchLog;
     #[pymodule_export]
     use crate::branches::{Branch, BranchInfo, BranchMapping};
+    #[pymodule_export]
+    use crate::cluster::create_cluster;
     #[pymodule_export]
     use crate::commits::{Change, Commit, Commits};
     #[pymodule_export]

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use crate::calls::interruptible;
 use crate::db::Db;
-use crate::errors::{OrRaise, invalid};
+use crate::errors::{OrRaise, invalid, raised_by_cluster};
 use crate::options::{Compresses, Folder, Keeps, Size, durability as durability_of, io as io_of};
 use crate::store::Store;
 
@@ -32,6 +32,9 @@ use crate::store::Store;
 ///   write, each with `shared=True`. Commits of one are visible to the others at once.
 /// - `memory_total`: with `shared`, the budget of all sharing processes together; each gets an
 ///   equal part, limited by its own `memory` if given.
+/// - `cluster`: the folder of a bucket, or its URL `file:///path`: the store is a member of the
+///   cluster there, and its commits are in the bucket when they return. If the folder `path` does
+///   not exist, the store joins the cluster first. `plimsoll cluster create` creates one.
 ///
 /// >>> with plimsoll.open(path, memory="64MB") as db:
 /// ...     db[b"ada"] = b"Ada Lovelace"
@@ -39,7 +42,7 @@ use crate::store::Store;
 /// ...     db[b"ada"]
 /// b'Ada Lovelace'
 #[pyfunction]
-#[pyo3(signature = (path, *, memory = None, durability = "sync", retention = None, compression = None, read_only = false, create = true, warm = true, io = "auto", shared = false, memory_total = None))]
+#[pyo3(signature = (path, *, memory = None, durability = "sync", retention = None, compression = None, read_only = false, create = true, warm = true, io = "auto", shared = false, memory_total = None, cluster = None))]
 #[allow(clippy::too_many_arguments, reason = "they are keywords in Python")]
 pub(crate) fn open(
     py: Python<'_>,
@@ -54,6 +57,7 @@ pub(crate) fn open(
     io: &str,
     shared: bool,
     memory_total: Option<Size>,
+    cluster: Option<Folder>,
 ) -> PyResult<Py<Db>> {
     let given =
         Given { memory, durability, retention, compression, warm, io, shared, memory_total };
@@ -61,7 +65,25 @@ pub(crate) fn open(
     // So that the folder stays the same if the process changes its working directory.
     let path = std::path::absolute(&path.0)?;
     let folder = path.clone();
-    let engine = interruptible(py, move || Engine::open(folder, options))?.or_raise()?;
+    let engine = match cluster {
+        None => interruptible(py, move || Engine::open(folder, options))?.or_raise()?,
+        Some(_) if shared || read_only => {
+            return Err(invalid(
+                "a member of a cluster is open in one process, to write; leave out shared and read_only, or leave out cluster to read the member beside that process",
+            ));
+        }
+        Some(cluster) => {
+            if !create && !path.exists() {
+                let what = "there is no store here; leave out create=False to join the cluster".to_owned();
+                return Err(crate::errors::raised(&plimsoll::Error::NotAStore { path, what }));
+            }
+            let Some(url) = cluster.0.to_str().map(str::to_owned) else {
+                return Err(invalid("the path of a bucket must be valid Unicode"));
+            };
+            interruptible(py, move || plimsoll_replica::open(folder, &url, options))?
+                .map_err(raised_by_cluster)?
+        }
+    };
     Db::new(py, Store::new(engine, path, read_only)?)
 }
 

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 
@@ -50,6 +51,46 @@ pub trait Bucket: Send + Sync + Debug {
     /// # Errors
     /// The storage.
     fn delete(&self, name: &str) -> io::Result<()>;
+
+    /// Whether there is an object with this name. Costs less than [`Bucket::get`].
+    ///
+    /// # Errors
+    /// The storage.
+    fn exists(&self, name: &str) -> io::Result<bool> {
+        Ok(self.get(name)?.is_some())
+    }
+
+    /// Stores a small object whether or not there is one with this name. Readers see the old object
+    /// or the new one as a whole.
+    ///
+    /// # Errors
+    /// `Unsupported` if the storage cannot do this; the storage. It is then unknown which of the
+    /// two objects is stored.
+    fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let _ = (name, bytes);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Makes the objects in a folder durable that other writers have stored, and whose
+    /// [`Bucket::put_new`] may not have returned yet. Without effect where an object is durable as
+    /// soon as it can be read.
+    ///
+    /// # Errors
+    /// The storage.
+    fn sync(&self, folder: &str) -> io::Result<()> {
+        let _ = folder;
+        Ok(())
+    }
+
+    /// Removes what writers that were killed have left, if they began to write it longer ago than
+    /// `age`. Returns how many leftovers were removed.
+    ///
+    /// # Errors
+    /// The storage.
+    fn sweep(&self, age: Duration) -> io::Result<u64> {
+        let _ = age;
+        Ok(0)
+    }
 
     /// The folder of the objects, without symbolic links, `.` and `..`; `None` if they are not in
     /// one.

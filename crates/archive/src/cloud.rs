@@ -162,6 +162,19 @@ impl Bucket for Cloud {
         }
     }
 
+    fn exists(&self, name: &str) -> io::Result<bool> {
+        match self.wait(self.store.head(&self.path(name))) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let payload = PutPayload::from(bytes.to_vec());
+        self.wait(self.store.put(&self.path(name), payload)).map(drop)
+    }
+
     /// Does not exclude other archivers, because [`Bucket::put_new`] refuses the second one that
     /// writes a manifest. Checks that the bucket can refuse to overwrite an object.
     fn lock(&self) -> Result<Option<Box<dyn Send + Sync>>> {

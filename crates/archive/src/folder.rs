@@ -7,7 +7,10 @@ use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use plimsoll_disk::clock::{Clock, SystemClock};
+use plimsoll_disk::random::entropy;
 use plimsoll_disk::vfs::{Caching, Disk, File, LockError, Open};
 
 use crate::bucket::{Bucket, Object, Put};
@@ -29,18 +32,43 @@ pub struct Folder {
     disk: Arc<dyn Disk>,
     root: PathBuf,
     drafts: AtomicU64,
+    /// Whether there are several writers.
+    is_exclusive: bool,
+    /// Whether missing folders are created.
+    makes: bool,
 }
 
 impl Folder {
     /// The folder at `root`, which is created by the first write.
     pub fn new(disk: Arc<dyn Disk>, root: impl Into<PathBuf>) -> Self {
-        Self { disk, root: root.into(), drafts: AtomicU64::new(0) }
+        Self {
+            disk,
+            root: root.into(),
+            drafts: AtomicU64::new(0),
+            is_exclusive: false,
+            makes: true,
+        }
+    }
+
+    /// For a folder with several writers: one of those that store an object under the same name
+    /// succeeds, always. Without this, two writers may both succeed on a file system without hard
+    /// links; with it, such a file system is refused.
+    #[must_use]
+    pub fn exclusive(self) -> Self {
+        Self { is_exclusive: true, ..self }
+    }
+
+    /// Creates no folder, neither the root nor one in it: a write into a folder that is missing
+    /// fails with `NotFound`. An empty mount point is then not taken for an empty bucket.
+    #[must_use]
+    pub fn existing(self) -> Self {
+        Self { makes: false, ..self }
     }
 
     /// Creates a folder in the root, and the root itself, unless they exist.
     fn make(&self, folder: &str) -> io::Result<PathBuf> {
         let path = self.root.join(folder);
-        if self.disk.entry(&path)?.is_none() {
+        if self.makes && self.disk.entry(&path)?.is_none() {
             for dir in [&self.root, &path] {
                 match self.disk.create_dir(dir) {
                     Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
@@ -74,6 +102,14 @@ impl Folder {
         Ok(is_other.then(|| Error::NotEmpty { place: self.root.display().to_string() }))
     }
 
+    /// A temporary name: when it was chosen, in microseconds, and a number that no other process
+    /// has, on any machine.
+    fn draft(&self) -> io::Result<PathBuf> {
+        let micros = SystemClock::new().wall_micros();
+        let number = self.drafts.fetch_add(1, Ordering::Relaxed);
+        Ok(self.make(TMP)?.join(format!("{micros}-{:032x}-{number}", entropy()?)))
+    }
+
     fn write(&self, draft: &Path, bytes: &mut dyn Read) -> io::Result<()> {
         let file = self.disk.open(draft, Open::CreateNew, Caching::Buffered)?;
         let (mut piece, mut at) = (vec![0; PIECE_BYTES], 0);
@@ -94,6 +130,7 @@ impl Folder {
         match self.disk.hard_link(draft, path) {
             Ok(()) => Ok(Put::New),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Put::Exists),
+            Err(error) if self.is_exclusive => Err(error),
             // A file system without hard links.
             Err(_) if self.disk.entry(path)?.is_none() => {
                 self.disk.rename(draft, path).map(|()| Put::New)
@@ -127,22 +164,60 @@ impl Bucket for Folder {
 
     fn put_new(&self, name: &str, bytes: &mut dyn Read) -> io::Result<Put> {
         let path = self.root.join(name);
-        let folder = self.make(name.split_once('/').map_or("", |(folder, _)| folder))?;
+        let folder = self.make(folder_of(name))?;
         // A stopped archiver may have named the object without syncing the name.
         if self.disk.entry(&path)?.is_some() {
             return self.disk.sync_dir(&folder).map(|()| Put::Exists);
         }
-        let number = self.drafts.fetch_add(1, Ordering::Relaxed);
-        let draft = self.make(TMP)?.join(format!("{}-{number}", self.disk.process_id()));
-        match self.disk.remove(&draft) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        let draft = self.draft()?;
         let put = self.write(&draft, bytes).and_then(|()| self.publish(&draft, &path));
-        // A draft that stays is removed by the next archiver.
+        // A draft that stays is removed by the next archiver, or swept.
         let _ = self.disk.remove(&draft);
         let put = put?;
         self.disk.sync_dir(&folder).map(|()| put)
+    }
+
+    fn exists(&self, name: &str) -> io::Result<bool> {
+        Ok(self.disk.entry(&self.root.join(name))?.is_some())
+    }
+
+    fn replace(&self, name: &str, mut bytes: &[u8]) -> io::Result<()> {
+        let folder = self.make(folder_of(name))?;
+        let draft = self.draft()?;
+        let path = self.root.join(name);
+        let put = self.write(&draft, &mut bytes).and_then(|()| self.disk.rename(&draft, &path));
+        if put.is_err() {
+            let _ = self.disk.remove(&draft);
+        }
+        put.and_then(|()| self.disk.sync_dir(&folder))
+    }
+
+    fn sync(&self, folder: &str) -> io::Result<()> {
+        self.disk.sync_dir(&self.root.join(folder))
+    }
+
+    fn sweep(&self, age: Duration) -> io::Result<u64> {
+        let tmp = self.root.join(TMP);
+        if self.disk.entry(&tmp)?.is_none() {
+            return Ok(0);
+        }
+        let age = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
+        let until = SystemClock::new().wall_micros().saturating_sub(age);
+        let mut removed = 0;
+        for name in self.disk.names(&tmp)? {
+            let began = name.split('-').next().and_then(|digits| digits.parse::<u64>().ok());
+            if began.is_some_and(|began| began < until) {
+                match self.disk.remove(&tmp.join(name)) {
+                    // Another process sweeps, too.
+                    Err(error) if error.kind() == ErrorKind::NotFound => {}
+                    swept => {
+                        swept?;
+                        removed += 1;
+                    }
+                }
+            }
+        }
+        Ok(removed)
     }
 
     fn get(&self, name: &str) -> io::Result<Option<Object>> {
@@ -197,6 +272,11 @@ impl Bucket for Folder {
         }
         Ok(Some(Box::new(lock)))
     }
+}
+
+/// The folder of an object; empty if it is in none.
+fn folder_of(name: &str) -> &str {
+    name.split_once('/').map_or("", |(folder, _)| folder)
 }
 
 struct FileReader {

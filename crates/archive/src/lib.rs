@@ -280,6 +280,47 @@ fn open_cloud(url: &str) -> Result<Arc<dyn Bucket>> {
     Err(Error::Url { url: url.to_owned(), what })
 }
 
+/// Whether a bucket in a folder creates the folders of its objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Folders {
+    /// They are created by the first write.
+    Create,
+    /// They exist. If they do not, the bucket is lost or not mounted, and every write fails.
+    Existing,
+}
+
+/// The bucket at a place, for several writers: a path, a URL `file:///path`, or, with the feature
+/// `cloud`, a URL of a bucket. This call reads and writes nothing. A folder is
+/// [exclusive](Folder::exclusive).
+///
+/// # Errors
+/// [`Error::Url`]: the URL has another scheme, or no path.
+///
+/// # Examples
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// use plimsoll_archive::{Folders, Put, bucket_at};
+///
+/// let url = format!("file://{}/bucket", dir.path().display());
+/// let bucket = bucket_at(&url, Folders::Create)?;
+/// assert_eq!(bucket.put_new("folder/name", &mut &b"first"[..])?, Put::New);
+/// assert_eq!(bucket.put_new("folder/name", &mut &b"second"[..])?, Put::Exists);
+/// assert!(bucket.exists("folder/name")?);
+/// # Ok(())
+/// # }
+/// ```
+pub fn bucket_at(url: &str, folders: Folders) -> Result<Arc<dyn Bucket>> {
+    if let Some(bucket) = cloud_of(url)? {
+        return Ok(bucket);
+    }
+    let folder = Folder::new(Arc::new(OsDisk::new()), path_of(url)?).exclusive();
+    Ok(Arc::new(match folders {
+        Folders::Create => folder,
+        Folders::Existing => folder.existing(),
+    }))
+}
+
 /// The folder that a URL names.
 fn path_of(url: &str) -> Result<&str> {
     let refuse = |what: &str| Err(Error::Url { url: url.to_owned(), what: what.to_owned() });
@@ -288,8 +329,8 @@ fn path_of(url: &str) -> Result<&str> {
         Some(("file", path)) => path.strip_prefix("localhost").unwrap_or(path),
         Some(_) => {
             return refuse(
-                "this is not the URL of an archive; give a path, file:///PATH, s3://BUCKET/PREFIX, \
-                 gs://BUCKET/PREFIX or az://CONTAINER/PREFIX",
+                "this is not the URL of a folder or bucket; give a path, file:///PATH, \
+                 s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX",
             );
         }
     };

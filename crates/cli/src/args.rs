@@ -2,6 +2,7 @@
 
 mod archive;
 mod branches;
+mod cluster;
 mod cursors;
 mod dump;
 mod expiry;
@@ -38,6 +39,7 @@ use crate::size::parse_size;
 
 pub(crate) use self::archive::Archive;
 pub(crate) use self::branches::{Branch, BranchCreate, BranchDelete, BranchRename, OnBranch};
+pub(crate) use self::cluster::{Cluster, ClusterCreate, ClusterJoin, ClusterLeave, ClusterStatus};
 pub(crate) use self::cursors::{Cursor, CursorAdvance, CursorCreate, CursorDrop};
 pub(crate) use self::dump::{Dump, Restore};
 pub(crate) use self::expiry::{Expire, Persist, Ttl};
@@ -78,9 +80,9 @@ Exit codes:
 
 Commands that only read (get, scan, count, history, log without --ids, diff, watch, stat, verify, \
 backup, archive, dump, warm, keyspace list, cursor list, branch list, tag list, remote list, \
-shell --read-only, revert --preview, reset --preview) work while another process writes. Those \
-that write share the store with each other, and with programs that open it shared; recover needs \
-it for itself, and restore and clone make a new one. replay opens no store.";
+cluster status, shell --read-only, revert --preview, reset --preview) work while another process \
+writes. Those that write share the store with each other, and with programs that open it shared; \
+recover needs it for itself, and restore and clone make a new one. replay opens no store.";
 
 /// An embedded, versioned, transactional key-value store that keeps to one memory budget.
 #[derive(Debug, Parser)]
@@ -232,6 +234,9 @@ pub(crate) enum Command {
     Remote(Remote),
     /// Serve a store over standard input and output, to these commands on another machine
     SyncServer(SyncServer),
+    /// Share one store between machines, with commits that a bucket orders
+    #[command(subcommand)]
+    Cluster(Cluster),
     /// List every version of a key, newest first
     History(History),
     /// List what changed between two moments

@@ -4,6 +4,7 @@ pub(crate) mod archive;
 mod backup;
 mod batch;
 mod branch;
+mod cluster;
 mod compact;
 mod completions;
 mod count;
@@ -76,6 +77,7 @@ pub(crate) fn run(cli: Cli, output: &mut Output) -> Outcome {
         Command::Push(args) => sync::push(globals, &args, output),
         Command::SyncServer(args) => sync_server::run(globals, &args),
         Command::Remote(args) => remote::run(globals, &args, output),
+        Command::Cluster(args) => cluster::run(globals, &args, output),
         Command::History(args) => history::run(globals, args, output),
         Command::Diff(args) => diff::run(globals, args, output),
         Command::Merge(args) => undo::merge(globals, &args, output),

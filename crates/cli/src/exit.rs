@@ -8,6 +8,7 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
+use plimsoll::order::OrderError;
 use plimsoll::{Error, InvalidInput, MemoryKind};
 
 /// The exit codes.
@@ -219,6 +220,27 @@ impl From<plimsoll_archive::Error> for Failure {
             Archive::NotAnArchive { .. } | Archive::Format { .. } => Exit::Store,
             Archive::OtherArchiver { .. } => Exit::Locked,
             Archive::Damaged { .. } => Exit::Corrupt,
+            _ => Exit::System,
+        };
+        Self::new(exit, error.to_string())
+    }
+}
+
+impl From<plimsoll_replica::Error> for Failure {
+    fn from(error: plimsoll_replica::Error) -> Self {
+        use plimsoll_replica::Error as Replica;
+        let exit = match error {
+            Replica::Store(store) => return store.into(),
+            Replica::Archive(archive) => return archive.into(),
+            Replica::ClusterExists { .. }
+            | Replica::NotEmpty { .. }
+            | Replica::NotAMember { .. }
+            | Replica::IsAMember { .. }
+            | Replica::OtherCluster { .. }
+            | Replica::OtherUrl { .. }
+            | Replica::DestinationExists { .. } => Exit::Usage,
+            Replica::NotACluster { .. } | Replica::Format { .. } => Exit::Store,
+            Replica::Damaged { .. } | Replica::Order(OrderError::Corrupt(_)) => Exit::Corrupt,
             _ => Exit::System,
         };
         Self::new(exit, error.to_string())

@@ -19,6 +19,7 @@ mod interrupt;
 mod key_range;
 mod keyspaces;
 mod load;
+mod member;
 mod memory_use;
 mod moment;
 mod number;

@@ -8,6 +8,7 @@ use plimsoll::{Db, Durability, Error, InvalidInput, Io, Options};
 use crate::args::{Globals, HowToRead};
 use crate::exit::{Failure, Outcome};
 use crate::interrupt::Interrupt;
+use crate::member;
 use crate::moment::At;
 use crate::output::Output;
 use crate::stderr::say;
@@ -37,6 +38,7 @@ pub(crate) fn options(globals: &Globals) -> Options {
 
 /// Opens a store read-only, while another process may write.
 pub(crate) fn open_to_read(globals: &Globals, path: &Path) -> Result<Db, Failure> {
+    member::refresh(path, options(globals))?;
     // A command reads once, so it gains nothing from the warm image.
     Ok(print_warnings(Db::open(path, options(globals).read_only(true).warm(false))?))
 }
@@ -52,6 +54,7 @@ pub(crate) fn open_member_or_reader(
     globals: &Globals,
     path: &Path,
 ) -> plimsoll::Result<(Db, bool)> {
+    member::refresh(path, options(globals))?;
     let options = options(globals).read_only(true).warm(false);
     let read = || Ok((print_warnings(Db::open(path, options.clone())?), false));
     if plimsoll::members(path, &options)?.is_empty() {
@@ -135,8 +138,11 @@ pub(crate) fn open_to_write_unless(
 }
 
 /// Opens a store for writing, shared with other processes; exclusively if the file system does not
-/// support sharing.
+/// support sharing, or if the store is a member of a cluster.
 pub(crate) fn open_shared(path: &Path, options: Options) -> plimsoll::Result<Db> {
+    if member::is_member(path)? {
+        return member::open(path, options);
+    }
     match Db::open(path, options.clone().shared(true)) {
         Err(Error::InvalidInput(InvalidInput::CannotBeShared { .. })) => Db::open(path, options),
         opened => opened,

@@ -9,7 +9,9 @@
 
 use plimsoll_memory::pool::PoolFile;
 
-/// Id of a blob file within its log; never reused.
+/// Id of a blob file within its log; never reused. If the log is one of several copies whose
+/// records are ordered elsewhere, the upper 16 bits are the number of the copy that assigned the
+/// id, its *node*, so that a file has the same id in all copies; otherwise they are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlobId(pub u64);
 
@@ -17,10 +19,20 @@ impl BlobId {
     /// The last id of node 0.
     pub const LAST: Self = Self((1 << 48) - 1);
 
-    /// The node that assigned the id: its upper 16 bits, reserved. This version assigns and reads
-    /// ids of node 0 only.
+    /// The id of a file of `node` with this `number`, which is at most that of [`BlobId::LAST`].
+    pub fn of(node: u16, number: u64) -> Self {
+        debug_assert!(number <= Self::LAST.0);
+        Self(u64::from(node) << 48 | number)
+    }
+
+    /// The node that assigned the id.
     pub fn node(self) -> u16 {
         (self.0 >> 48) as u16
+    }
+
+    /// The number that the node assigned.
+    pub fn number(self) -> u64 {
+        self.0 & Self::LAST.0
     }
 
     /// Name of its file in the log's folder.

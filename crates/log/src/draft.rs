@@ -1,6 +1,7 @@
 //! A record to be appended.
 
 use crate::blob::BlobRef;
+use crate::error::LogError;
 use crate::glsn::{Glsn, StreamId};
 
 /// The most payload bytes of one record, over all entries; larger payloads go into a blob file.
@@ -49,6 +50,17 @@ pub struct CommitTimes {
 impl CommitTimes {
     /// Any time.
     pub const ANY: Self = Self { from_micros: 0, before_micros: u64::MAX };
+
+    /// Refuses a time that is not one of them.
+    ///
+    /// # Errors
+    /// [`LogError::Late`].
+    pub fn check(self, micros: u64) -> Result<(), LogError> {
+        match (self.from_micros..self.before_micros).contains(&micros) {
+            true => Ok(()),
+            false => Err(LogError::Late { micros }),
+        }
+    }
 }
 
 /// The most blob files of one record.

@@ -20,6 +20,7 @@
 
 mod append;
 mod blobs;
+mod copies;
 mod durability;
 mod env;
 mod files;
@@ -49,8 +50,8 @@ use crate::draft::{Draft, Ticket};
 use crate::durability::Durability;
 use crate::entry::{Entry, EntryMeta};
 use crate::error::LogError;
-pub use crate::file_log::blobs::blob_writer::BlobWriter;
 use crate::file_log::blobs::blob_writer::Synced;
+pub use crate::file_log::blobs::{blob_copy::BlobFileReader, blob_writer::BlobWriter};
 use crate::file_log::durability::flusher::Flusher;
 pub use crate::file_log::env::TimeLead;
 use crate::file_log::env::lock;

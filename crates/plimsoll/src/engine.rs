@@ -16,6 +16,7 @@ pub(crate) mod open;
 pub(crate) mod open_beside;
 mod open_checks;
 pub(crate) mod replay;
+pub(crate) mod replication;
 pub(crate) mod retention;
 pub(crate) mod shared;
 pub(crate) mod tag_commits;
@@ -40,6 +41,7 @@ use crate::engine::io_choice::IoChoice;
 use crate::engine::maintenance::checkpoints::Checkpoints;
 use crate::engine::maintenance::idle_time::IdleTime;
 use crate::engine::maintenance::memory_workers::MemoryWorkers;
+use crate::engine::replication::Replication;
 use crate::engine::retention::RetentionHorizon;
 use crate::engine::shared::membership::Membership;
 use crate::engine::transfers::Transfers;
@@ -68,6 +70,7 @@ pub(crate) struct Engine {
     pub(crate) maintenance: Maintenance,
     pub(crate) opened: Opened,
     pub(crate) membership: Membership,
+    pub(crate) replication: Replication,
     pub(crate) transfers: Transfers,
     pub(crate) lock: Mutex<Option<Arc<dyn DirLock>>>,
 }
@@ -136,10 +139,11 @@ impl Engine {
     /// Makes everything durable that was ordered before, by any process; returns its last GLSN.
     pub(crate) fn sync(&self) -> Result<Glsn> {
         self.check_open()?;
+        let caught_up = self.committer.peers.catch_up_with_replicas();
         self.committer.fresh_and_ordered()?;
         let ordered = self.committer.sequencer.applied();
         self.reader.log.wait_durable(ordered).lift()?;
-        Ok(ordered)
+        caught_up.map(|()| ordered)
     }
 
     /// Flushes the memtables into runs.
@@ -165,6 +169,7 @@ impl Engine {
         // A failure is returned after the rest is closed; the log holds whatever was not flushed.
         let left = self.membership.leave(&self.maintenance.pool, &self.space);
         let is_last = left == Ok(true);
+        self.replication.stop();
         let flushed = if self.options.read_only || !is_last { Ok(()) } else { self.settle() };
         self.reader.index.close();
         // A thread that serves other members may be about to trim the log. Any later holder of this
@@ -176,13 +181,14 @@ impl Engine {
             warm.close();
         }
         self.maintenance.memory_workers.lock().unwrap_or_else(PoisonError::into_inner).stop();
+        let recorded = self.replication.record();
         let closed = self.reader.log.close_as(is_last).lift();
         self.membership.left();
         self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(no_backup);
         self.committer.wakers.stop();
         self.maintenance.job_pool.end();
-        left.and(flushed).and(closed)
+        left.and(flushed).and(recorded).and(closed)
     }
 
     fn settle(&self) -> Result<()> {
@@ -207,6 +213,7 @@ impl Engine {
     fn leak(&mut self) {
         std::mem::forget((
             std::mem::take(&mut self.membership),
+            std::mem::take(&mut self.replication),
             self.maintenance.warm.take(),
             self.maintenance.checkpoints.take(),
         ));

@@ -34,6 +34,7 @@ mod engine;
 pub mod fuzz;
 mod index;
 mod merge;
+pub mod order;
 mod read;
 mod rowcache;
 mod sync;
@@ -152,4 +153,6 @@ mod documents {
     struct FollowTheLog;
     #[doc = include_str!("../../../docs/explanation/processes.md")]
     struct Processes;
+    #[doc = include_str!("../../../docs/explanation/replicas.md")]
+    struct Replicas;
 }

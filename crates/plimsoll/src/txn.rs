@@ -1,5 +1,6 @@
 //! Transactions, and the order of their commits.
 
+pub(crate) mod applier;
 pub(crate) mod apply;
 pub(crate) mod bulk_load;
 pub(crate) mod commit;
@@ -20,6 +21,7 @@ pub(crate) mod range_deletes;
 pub(crate) mod read_set;
 pub(crate) mod reads;
 pub(crate) mod removals;
+pub(crate) mod replica;
 pub(crate) mod resolution;
 pub(crate) mod retry;
 mod rows_ahead;

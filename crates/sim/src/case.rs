@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::op::Op;
 use crate::op::generate::{Profile, generate, process_ops};
 use crate::world::{Setting, World};
-use crate::{branches, expiry, sync};
+use crate::{branches, expiry, order, sync};
 
 /// The kind of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,11 +39,13 @@ pub enum Mode {
     Branches,
     /// Several stores exchange commits.
     Sync,
+    /// An order outside of several replicas orders their commits.
+    Order,
 }
 
 impl Mode {
     /// All of them, with their names.
-    pub const ALL: [(Mode, &str); 14] = [
+    pub const ALL: [(Mode, &str); 15] = [
         (Mode::Model, "model"),
         (Mode::EverySync, "every-sync"),
         (Mode::Crash, "crash"),
@@ -58,14 +60,18 @@ impl Mode {
         (Mode::Expiry, "expiry"),
         (Mode::Branches, "branches"),
         (Mode::Sync, "sync"),
+        (Mode::Order, "order"),
     ];
 
     fn profile(self) -> Profile {
         match self {
-            // The last four have their own workload generators.
-            Mode::Model | Mode::Members | Mode::Expiry | Mode::Branches | Mode::Sync => {
-                Profile::Model
-            }
+            // The last five have their own workload generators.
+            Mode::Model
+            | Mode::Members
+            | Mode::Expiry
+            | Mode::Branches
+            | Mode::Sync
+            | Mode::Order => Profile::Model,
             Mode::EverySync | Mode::Rot => Profile::EverySync,
             Mode::Crash => Profile::Crash,
             Mode::FailedReads => Profile::FailedReads,
@@ -85,6 +91,7 @@ impl Mode {
             Mode::Rot => 80,
             Mode::Members => 200,
             Mode::Sync => 120,
+            Mode::Order => 150,
             _ => 400,
         }
     }
@@ -130,6 +137,7 @@ impl Case {
             Mode::Expiry => return expiry::workload(self.seed, self.ops),
             Mode::Branches => return branches::workload(self.seed, self.ops),
             Mode::Sync => return sync::workload(self.seed, self.ops),
+            Mode::Order => return order::workload(self.seed, self.ops),
             _ => {}
         }
         generate(self.seed, &self.mode.profile().settings().of_seed(self.seed), self.ops)

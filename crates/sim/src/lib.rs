@@ -14,6 +14,7 @@
 //! - [`expiry`]: values expire while time passes and clocks differ;
 //! - [`branches`]: branches are created, written, merged and deleted;
 //! - [`sync`]: several stores exchange commits;
+//! - [`order`]: an order outside of several replicas orders their commits;
 //! - [`kill`]: a child process on a real disk is killed;
 //! - [`real`]: the power of a real file system is cut under such a child, its system calls fail,
 //!   other processes read at the same time;
@@ -44,6 +45,7 @@ pub mod metamorphic;
 pub mod minimise;
 pub mod model;
 pub mod op;
+pub mod order;
 pub mod planted;
 pub mod real;
 pub mod rot;

@@ -85,7 +85,7 @@ struct Arguments {
     #[arg(long)]
     ops: Option<usize>,
     /// Mode: model, every-sync, crash, failed-reads, flips, full, failed-syncs, budget,
-    /// metamorphic, rot, members, expiry, branches, sync, flip, or all.
+    /// metamorphic, rot, members, expiry, branches, sync, order, flip, or all.
     #[arg(long, default_value = "all")]
     mode: String,
     /// Number of runs at the same time, one per thread.

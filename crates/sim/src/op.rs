@@ -534,6 +534,8 @@ pub enum Op {
     Branching(u64),
     /// A step of a run with several stores, chosen by this number; ignored in other runs.
     Syncing(u64),
+    /// A step of a run with replicas, chosen by this number; ignored in other runs.
+    Ordering(u64),
 }
 
 impl Op {

@@ -4,7 +4,7 @@ use crate::case::{Case, Mode};
 use crate::driver::{CheckOptions, Driver, run};
 use crate::failure::Outcome;
 use crate::op::Op;
-use crate::{branches, crash, expiry, faults, members, metamorphic, rot, sync};
+use crate::{branches, crash, expiry, faults, members, metamorphic, order, rot, sync};
 
 impl Case {
     /// Runs it.
@@ -34,6 +34,7 @@ impl Case {
             Mode::Expiry => expiry::run(self.seed, ops),
             Mode::Branches => branches::run(self.seed, ops),
             Mode::Sync => sync::run(self.seed, ops),
+            Mode::Order => order::run(self.seed, ops),
         }
     }
 }

@@ -13,6 +13,7 @@ mod bad_input;
 mod batch;
 mod beside;
 mod branches;
+mod cluster;
 #[path = "../../../git/tests/it/comparison.rs"]
 mod comparison;
 mod completions;

@@ -173,23 +173,73 @@ pub(crate) fn place(
     draft: &Draft<'_>,
     expected: Option<Glsn>,
 ) -> Result<Placed, LogError> {
-    let sizes = DraftSizes::of(draft)?;
-    log.durability.group.check()?;
-    let next = order.end.next;
-    if let Some(expected) = expected.filter(|expected| *expected != next) {
-        return Err(LogError::Conflict { expected, next });
+    check_next(order, expected)?;
+    let timestamp_micros = time_after(log, order.end.timestamp, draft.times)?;
+    place_at(log, order, draft, timestamp_micros)
+}
+
+/// Appends a record that was ordered elsewhere: as the entry `first`, and with this time.
+pub(crate) fn submit_ordered(
+    log: &OpenLog,
+    draft: &Draft<'_>,
+    first: Glsn,
+    timestamp_micros: u64,
+) -> Result<Ticket, LogError> {
+    let order = &mut *log.tail.order()?;
+    check_next(order, Some(first))?;
+    if timestamp_micros <= order.end.timestamp {
+        let what = format!(
+            "the record at GLSN {first} is not younger than the one before it ({timestamp_micros} \
+             and {} microseconds)",
+            order.end.timestamp
+        );
+        return Err(LogError::InvalidDraft { what });
     }
+    let placed = place_at(log, order, draft, timestamp_micros)?;
+    if log.env.options.durability == Durability::Buffered {
+        log.durability.group.notify_followers();
+        log.durability.appended(placed.bytes);
+    }
+    Ok(placed.ticket)
+}
+
+/// Fails if no log accepts the record because of its sizes.
+pub(crate) fn check_draft(draft: &Draft<'_>) -> Result<(), LogError> {
+    DraftSizes::of(draft).map(drop)
+}
+
+fn check_next(order: &Order, expected: Option<Glsn>) -> Result<(), LogError> {
+    let next = order.end.next;
+    match expected.filter(|expected| *expected != next) {
+        Some(expected) => Err(LogError::Conflict { expected, next }),
+        None => Ok(()),
+    }
+}
+
+/// The time of a record that is committed now: that of the clock, but later than the record before
+/// it, whose time is `last_micros`.
+fn time_after(log: &OpenLog, last_micros: u64, times: CommitTimes) -> Result<u64, LogError> {
     let now = log.env.options.clock.wall_micros();
-    let ahead_micros = order.end.timestamp.saturating_sub(now);
+    let ahead_micros = last_micros.saturating_sub(now);
     // Acquire: pairs with the store in `FileLog::allow_time_lead`.
     if ahead_micros > LEAD_MAX_MICROS && !log.env.is_restarting_time.load(Ordering::Acquire) {
         return Err(LogError::ClockBehind { ahead_micros });
     }
-    let timestamp_micros = now.max(order.end.timestamp + 1);
-    let CommitTimes { from_micros, before_micros } = draft.times;
-    if !(from_micros..before_micros).contains(&timestamp_micros) {
-        return Err(LogError::Late { micros: timestamp_micros });
-    }
+    let timestamp_micros = now.max(last_micros + 1);
+    times.check(timestamp_micros)?;
+    Ok(timestamp_micros)
+}
+
+/// As [`place`], with a time that was chosen for the record.
+fn place_at(
+    log: &OpenLog,
+    order: &mut Order,
+    draft: &Draft<'_>,
+    timestamp_micros: u64,
+) -> Result<Placed, LogError> {
+    let sizes = DraftSizes::of(draft)?;
+    log.durability.group.check()?;
+    let next = order.end.next;
     let (start, bound) = reserve_room(log, order, &sizes, draft.blobs.len())?;
     let header = RecordHeader {
         first: next,

@@ -5,6 +5,7 @@ mod append_and_read;
 mod blocks;
 mod chain;
 mod common;
+mod copies;
 mod crash;
 mod damaged_fragments;
 mod keeping;

@@ -69,6 +69,7 @@ fn create_on(
     let later = store.committer.as_of_past(at)?.micros();
     let exact = store.reader.time_of(at)?;
     let fork = Tagged { at, micros: exact.unwrap_or(later), is_exact: exact.is_some() };
+    tag_commits::check_known_to_replicas(store, at, fork.micros)?;
     // Before its fork, a branch has the states of its parent.
     let parent = store.reader.snapshots.branches.known().seen_by(wanted, at);
     // Everything readable now stays readable, because the moment is open.

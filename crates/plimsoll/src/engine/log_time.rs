@@ -8,12 +8,16 @@ use crate::engine::Engine;
 use crate::engine::keyspace_commits::system;
 use crate::txn::transaction::Transaction;
 use crate::types::error::{Lift, Result};
+use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::TIME_MARK;
 
 /// Restarts the log's time at the clock; does nothing if it is not ahead. Returns the last commit
 /// before the restart.
 pub(crate) fn restart(store: &Arc<Engine>) -> Result<Option<Glsn>> {
     store.check_writable()?;
+    if store.options.order.is_some() {
+        return Err(InvalidInput::RestartOfOrderedTime.into());
+    }
     if store.reader.log.time_lead_micros().lift()? == 0 {
         return Ok(None);
     }

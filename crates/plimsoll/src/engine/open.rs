@@ -36,6 +36,7 @@ use crate::engine::open_checks::{
     check_log_id, check_manifest, check_pointers, explain, refuse_to_forget,
 };
 use crate::engine::replay::{Replayed, replay};
+use crate::engine::replication::Replication;
 use crate::engine::retention::RetentionHorizon;
 use crate::engine::shared::joining::Entry;
 use crate::engine::shared::membership::Membership;
@@ -49,7 +50,9 @@ use crate::read::open_moments::Snapshots;
 use crate::read::reader::{Owner, Reader};
 use crate::read::system_records::OwnRecords;
 use crate::rowcache::RowCache;
+use crate::txn::applier::Applier;
 use crate::txn::committer::Committer;
+use crate::txn::replica::joining::Joining;
 use crate::txn::sequencer::CommitSequencer;
 use crate::txn::shared::floors::Floors;
 use crate::txn::writer_memory::{self, WriterMemory};
@@ -57,7 +60,7 @@ use crate::types::error::{Lift, Result};
 use crate::types::events;
 use crate::types::keyspaces::Keyspaces;
 use crate::types::machine_memory::{ceiling_bytes, check_there_is};
-use crate::types::options::Options;
+use crate::types::options::{Durability, Options};
 use crate::types::stats::OpeningStats;
 use crate::warm::{self, WARM_DIR, Warm};
 
@@ -91,13 +94,19 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
     let watch = Stopwatch::start(&options);
     let path = open_folder(path, &mut options)?;
     let entry = Entry::begin(&path, &mut options)?;
+    let joining = Joining::begin(&path, &options)?;
+    if joining.is_some() {
+        // The order makes commits durable.
+        options.durability = Durability::Buffered;
+    }
     let (options, io, memory) = open_memory(options)?;
     let memory_workers = MemoryWorkers::start(&memory.pool, &options)?;
     make_folders(&path, &options)?;
-    let (log, manifest, opened) = open_log(&path, &options, &memory, &entry, &watch)?;
+    let (log, manifest, opened) = open_log(&path, &options, &memory, (&entry, &joining), &watch)?;
     let (snapshots, keyspaces) = (Arc::<Snapshots>::default(), Arc::<Keyspaces>::default());
     let sequencer = Arc::new(CommitSequencer::new(&log));
-    let floors = Floors::of(entry.members());
+    let mut floors = Floors::of(entry.members());
+    floors.has_replicas = joining.is_some();
     let horizon = Arc::new(RetentionHorizon::new(
         &options.clock,
         (&log, &sequencer),
@@ -112,8 +121,25 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
     sequencer.replayed(replayed.last);
     let warm = start_warm(&path, &options, &memory, (&log, &index, &sequencer))?;
     let records = Arc::new(OwnRecords::new(&memory.budget, &index, &keyspaces, &snapshots));
-    let (peers, shared) =
-        entry.peers(&options, &memory.budget, (&log, &index, &sequencer), &records, floors);
+    let replication = match joining {
+        Some(joining) => {
+            let applier = Applier {
+                log: Arc::clone(&log),
+                budget: memory.budget.clone(),
+                index: Arc::clone(&index),
+                sequencer: Arc::clone(&sequencer),
+                records: Arc::clone(&records),
+                to_load: Mutex::default(),
+                must_load_records: Arc::clone(&floors.must_load_records),
+            };
+            Replication::of(joining.end(&options, applier)?)
+        }
+        None => Replication::default(),
+    };
+    let (peers, shared) = match replication.peers() {
+        Some(replica) => (replica, None),
+        None => entry.peers(&options, &memory.budget, (&log, &index, &sequencer), &records, floors),
+    };
     let context =
         writer_memory::Context { index: Arc::clone(&index), sequencer: Arc::clone(&sequencer) };
     let writer_memory =
@@ -181,10 +207,12 @@ pub(crate) fn open_by(path: &Path, mut options: Options) -> Result<Arc<Engine>> 
         maintenance,
         opened: Opened { stats: OnceLock::new(), warnings: opened.warnings },
         membership: Membership::new(shared),
+        replication,
         transfers: Transfers::default(),
         lock: Mutex::new(entry.lock.clone()),
     });
     begin_work(&store, &entry, checkpoint, &replayed)?;
+    store.replication.start(store.options.background)?;
     note_opened(
         &store,
         OpeningStats {
@@ -249,17 +277,23 @@ fn open_log(
     path: &Path,
     options: &Options,
     memory: &Memory,
-    entry: &Entry,
+    (entry, joining): (&Entry, &Option<Joining>),
     watch: &Stopwatch,
 ) -> Result<(Arc<FileLog>, Manifest, LogOpened)> {
     let manifest = read_manifest(path, options)?;
-    if let (Some(manifest), Some(log_id)) = (&manifest, id_in(&*options.disk, &path.join("log"))) {
+    let log_id = id_in(&*options.disk, &path.join("log"));
+    if let (Some(manifest), Some(log_id)) = (&manifest, log_id) {
         check_log_id(path, manifest, log_id)?;
     }
+    let id = match joining.as_ref().filter(|_| log_id.is_none()) {
+        Some(joining) => Some(joining.id_of_new_log()?),
+        None => None,
+    };
     let before_log = watch.nanos();
     let (log, report) = FileLog::open(FileLogOptions {
         outer_lock: entry.lock.as_ref().map(Arc::downgrade),
         shared: entry.of_log(),
+        id,
         ..log_options(path, options, memory, manifest.as_ref())
     })
     .map_err(|error| explain(path, error))?;

@@ -83,7 +83,7 @@ impl RetentionHorizon {
     /// The moments that open snapshots and other processes read now or later.
     fn read(&self) -> MomentSet {
         let read = self.snapshots.retained(|| self.sequencer.visible());
-        read.and_since(self.floors.oldest())
+        read.and_since(self.floors.oldest().min(self.floors.oldest_named(&self.log)))
     }
 }
 

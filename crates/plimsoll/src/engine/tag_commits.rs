@@ -4,6 +4,7 @@
 //! changes, and is retried if another change came first.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use plimsoll_log::glsn::Glsn;
 
@@ -11,11 +12,13 @@ use crate::engine::Engine;
 use crate::index::sources::view::Direction;
 use crate::read::span::Span;
 use crate::read::system_records::STREAMS_MARK;
+use crate::txn::shared::floors::NAMED_AGE_MAX;
 use crate::txn::transaction::Transaction;
 use crate::types::as_of::AsOf;
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::{DEFAULT, Keyspace, Record, SYSTEM, TAGS, dropped_name};
+use crate::types::retention::Retention;
 use crate::types::tags::{TagInfo, Tagged, check_tag_name};
 use crate::types::version::Stored;
 
@@ -34,6 +37,7 @@ pub(crate) fn create(store: &Arc<Engine>, name: &str, at: Glsn) -> Result<TagInf
     let later = store.committer.as_of_past(at)?.micros();
     let exact = store.reader.time_of(at)?;
     let tag = Tagged { at, micros: exact.unwrap_or(later), is_exact: exact.is_some() };
+    check_known_to_replicas(store, at, tag.micros)?;
     let _changing = store.reader.snapshots.tags.lock_changing();
     change(store, name, |now| match now {
         Some(now) => Err(InvalidInput::TagExists { name: name.to_owned(), glsn: now.at }.into()),
@@ -44,6 +48,23 @@ pub(crate) fn create(store: &Arc<Engine>, name: &str, at: Glsn) -> Result<TagInf
         None => check_readable(store, at).map(|()| Some(tag)),
     })?;
     Ok(tag.info(name))
+}
+
+/// Fails if other replicas may have dropped versions of a moment, whose time is `micros`: it is
+/// old, has no tag, and not every keyspace keeps its whole history.
+pub(crate) fn check_known_to_replicas(store: &Engine, at: Glsn, micros: u64) -> Result<()> {
+    let age = Duration::from_micros(store.reader.log.now_micros().saturating_sub(micros));
+    if store.options.order.is_none()
+        || age <= NAMED_AGE_MAX
+        || store.reader.snapshots.tags.all().iter().any(|tag| tag.glsn == at)
+    {
+        return Ok(());
+    }
+    let records = store.reader.keyspaces.records();
+    match records.iter().all(|record| record.retention == Retention::Forever) {
+        true => Ok(()),
+        false => Err(InvalidInput::MomentTooOld { glsn: at, limit: NAMED_AGE_MAX }.into()),
+    }
 }
 
 /// Deletes a tag.

@@ -28,6 +28,7 @@ pub(crate) fn step_from(store: &Engine, first: usize) -> Result<bool> {
     }
     store.check_writable()?;
     store.membership.step(&store.maintenance.pool, &store.space, &store.committer)?;
+    store.replication.step()?;
     let kinds = [sync, free_memory, flush_some, compact_some, save_warm_image, seal_behind];
     for number in 0..kinds.len() {
         if kinds[(first + number) % kinds.len()](store)? {

@@ -19,7 +19,9 @@ mod body;
 mod validation;
 
 use std::iter;
+use std::ops::Bound;
 
+use plimsoll_log::blob::BlobRef;
 use plimsoll_log::draft::{Draft, DraftEntry, Ticket};
 use plimsoll_log::error::LogError;
 use plimsoll_log::glsn::{Glsn, StreamId};
@@ -46,6 +48,9 @@ use crate::types::keyspaces::{BRANCHES, CURSORS, SYSTEM, TAGS};
 /// Divisor: a commit that is too large for a record is inserted into the memtable if it takes at
 /// most this part of it. The index adopts the runs of a larger one.
 const MEMTABLE_PART: u64 = 2;
+
+/// Whether a key between two bounds is written.
+type WrittenIn<'a> = dyn Fn(Bound<&[u8]>, Bound<&[u8]>) -> bool + 'a;
 
 /// The inputs of a commit besides its reads and writes.
 pub(crate) struct CommitOptions<'a> {
@@ -244,6 +249,17 @@ impl<'a> Commit<'a> {
         &self,
         append: impl FnOnce(&Draft<'_>) -> Result<Ticket, LogError>,
     ) -> Result<Glsn> {
+        let ticket = self.with_draft(append)?;
+        self.note_named();
+        Ok(ticket.last)
+    }
+
+    /// Calls `take` with the record of the commit. Its blob files are removed with the commit,
+    /// unless [`Commit::note_named`] is called.
+    pub(crate) fn with_draft<T>(
+        &self,
+        take: impl FnOnce(&Draft<'_>) -> Result<T, LogError>,
+    ) -> Result<T> {
         let (body, writes) = (&self.body, &self.writes);
         let mut parts: Vec<&[u8]> = Vec::with_capacity(1 + body.parts.len());
         parts.push(&body.head);
@@ -258,12 +274,20 @@ impl<'a> Commit<'a> {
         let blobs = writes.blobs();
         let times = self.expiries.times();
         let draft = Draft { entries: &entries, read_at: self.at, blobs: &blobs, times };
-        let ticket = append(&draft).map_err(|error| match error {
+        take(&draft).map_err(|error| match error {
             LogError::Late { .. } => self.conflict_of_expiry(),
             error => Error::of_log(error),
-        })?;
-        writes.named();
-        Ok(ticket.last)
+        })
+    }
+
+    /// Notes that a record names its blob files, or may name them.
+    pub(crate) fn note_named(&self) {
+        self.writes.named();
+    }
+
+    /// The blob files that its record names.
+    pub(crate) fn blobs(&self) -> Vec<BlobRef> {
+        self.writes.blobs()
     }
 
     /// The conflict if the commit's own time contradicts its reads: a value that the transaction
@@ -301,7 +325,7 @@ impl<'a> Commit<'a> {
     }
 
     /// Whether its updates leave every value unchanged, and it has no other writes.
-    fn changes_nothing(&self) -> bool {
+    pub(crate) fn changes_nothing(&self) -> bool {
         let writes = &self.writes;
         self.body.count == 0 && writes.ranges().is_empty() && writes.spilled().is_empty()
     }
@@ -344,6 +368,37 @@ impl<'a> Commit<'a> {
     /// every process must know them before it drops versions.
     pub(crate) fn changes_retention(&self) -> bool {
         [SYSTEM, TAGS, BRANCHES].iter().any(|own| self.spaces.contains(own))
+    }
+
+    /// Whether commits that follow it in a batch, before it is applied, cannot be checked against
+    /// it key by key: it deletes ranges, has runs, or writes records of the store's own.
+    pub(crate) fn ends_batch(&self) -> bool {
+        !self.writes.ranges().is_empty()
+            || !self.writes.spilled().is_empty()
+            || self.spaces.iter().any(is_own)
+    }
+
+    /// Calls `each` with the index keys that it writes, in order. Not for a commit that
+    /// [ends its batch](Commit::ends_batch).
+    pub(crate) fn for_each_written(&self, each: &mut dyn FnMut(&[u8])) {
+        let writes = &self.writes;
+        let mut at = writes.map().first();
+        while let Some(position) = at {
+            each(writes.at(position).0);
+            at = writes.after_key(position);
+        }
+        self.updates.in_record().for_each(|updated| each(updated.key));
+    }
+
+    /// Whether it has read or updates a key for which `is_written_in` returns true. That is called
+    /// with the bounds of ranges of index keys.
+    pub(crate) fn depends_on(&self, is_written_in: &WrittenIn<'_>) -> bool {
+        let mut reads = self.reads.ranges().iter();
+        reads.any(|range| is_written_in(Bound::Included(&range.first), range.upper()))
+            || self
+                .updates
+                .keys()
+                .any(|key| is_written_in(Bound::Included(key), Bound::Included(key)))
     }
 
     /// Whether the commit may be ordered after any other commit and applied at any time, because it

@@ -1,8 +1,9 @@
 //! The interface to other processes: all that the commit, read, flush, trim and open paths know of
 //! other processes that may have the store open.
 //!
-//! [`Alone`] implements it for a store of one process, with mostly empty methods.
-//! [`crate::txn::shared::Shared`] is the other implementation.
+//! [`Alone`] implements it for a store of one process, with mostly empty methods;
+//! [`crate::txn::shared::Shared`] for a store that several processes have open, and
+//! [`crate::txn::replica::Replica`] for one whose commits are ordered outside of it.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -37,6 +38,11 @@ pub(crate) trait Peers: Send + Sync + Debug {
     /// Whether no other process can have the store open.
     fn is_alone(&self) -> bool {
         true
+    }
+
+    /// Whether no other process works on the files of the store.
+    fn is_only_process(&self) -> bool {
+        self.is_alone()
     }
 
     /// Whether this process has only written for a while, so that a read would first have to apply
@@ -88,6 +94,14 @@ pub(crate) trait Peers: Send + Sync + Debug {
     /// # Errors
     /// As for [`Peers::catch_up`].
     fn catch_up_with_ordered(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Applies everything that any replica of the store has committed.
+    ///
+    /// # Errors
+    /// As for [`Peers::catch_up`], and those of the order.
+    fn catch_up_with_replicas(&self) -> Result<()> {
         Ok(())
     }
 

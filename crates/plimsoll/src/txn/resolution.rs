@@ -163,6 +163,11 @@ impl<'f> Resolution<'f> {
         self.keys.is_empty()
     }
 
+    /// The updated index keys, in order.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.keys.iter().map(|resolved| &resolved.key[..])
+    }
+
     /// The outcome of each key.
     pub(crate) fn into_updated(self) -> Vec<Updated> {
         let updated = |Resolved { old, new, .. }| Updated { old, new };

@@ -168,7 +168,8 @@ pub enum Error {
         /// The commit that wrote it.
         glsn: Glsn,
     },
-    /// The index was not made from this log.
+    /// The index was not made from this log, or the order of a replica has another history than
+    /// its log.
     #[error("{message}")]
     Forked {
         /// The entry at which they differ, if known.
@@ -206,6 +207,31 @@ pub enum Error {
     Stalled {
         /// Its process id, if known.
         pid: Option<u32>,
+    },
+    /// The order of a replica ([`Options::order`](crate::Options::order)) cannot be reached. The
+    /// commit was not made: make it again later. Reads continue.
+    #[error(
+        "the order of this replica is unavailable since {}: {cause}; the commit was not made, try \
+         again (reads go on)",
+        show_time(*since)
+    )]
+    Unavailable {
+        /// The time of the first call that failed.
+        since: SystemTime,
+        /// What the order reported.
+        cause: String,
+    },
+    /// It is unknown whether the order of a replica has the commit. If it has, the commit becomes
+    /// visible here: call [`Db::sync`](crate::Db::sync) until it succeeds, and check.
+    #[error(
+        "it is unknown whether the commit at position {position} of the order was made: {cause}; \
+         it is known once a sync of the store succeeds"
+    )]
+    InDoubt {
+        /// The position in the order that the commit has, if it was made.
+        position: u64,
+        /// What the order reported.
+        cause: String,
     },
     /// Another process performs this operation for all processes that have the store open, and did
     /// not succeed. The same call in that process returns the reason.

@@ -52,6 +52,46 @@ pub enum InvalidInput {
     /// The range to delete cannot contain any key.
     #[error("the range to delete is empty: its end must be after its beginning")]
     EmptyRange,
+    /// A store with an order cannot be shared with other processes.
+    #[error("a store with an order cannot be shared: open it in one process, without `shared`")]
+    OrderOfSharedStore,
+    /// A store with an order cannot be opened read-only.
+    #[error(
+        "a read-only store applies no commits: open it without `read_only`, or without an order"
+    )]
+    OrderOfReader,
+    /// The segments of a store with an order are too small.
+    #[error("segments of {bytes} bytes are too small for a store with an order; at least 2 MiB")]
+    SegmentSizeWithOrder {
+        /// The requested size.
+        bytes: u64,
+    },
+    /// The store is a replica, and was opened for writing without its order.
+    #[error(
+        "{}: the commits of this store are ordered outside of it; open it with its order \
+         (Options::order), or read-only",
+        path.display()
+    )]
+    OrderIsMissing {
+        /// The store.
+        path: PathBuf,
+    },
+    /// Other replicas may have dropped versions of this moment, so no tag and no branch can name
+    /// it.
+    #[error(
+        "GLSN {glsn} is older than {} minutes, and other replicas may no longer have its versions, \
+         because a keyspace does not keep its whole history; name a younger moment",
+        limit.as_secs() / 60
+    )]
+    MomentTooOld {
+        /// The moment.
+        glsn: Glsn,
+        /// The greatest age.
+        limit: Duration,
+    },
+    /// The order gives each commit its time.
+    #[error("the time of the log cannot be restarted in a store with an order")]
+    RestartOfOrderedTime,
     /// The value is too long.
     #[error(
         "the value has at least {bytes} bytes; the maximum is {limit_bytes} ({} GiB)",

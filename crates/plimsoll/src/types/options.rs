@@ -10,6 +10,7 @@ use plimsoll_disk::vfs::Disk;
 use plimsoll_log::draft::MAX_BODY_BYTES;
 pub use plimsoll_log::members::MAX_PROCESSES;
 
+use crate::order::Order;
 use crate::types::compression::Compression;
 use crate::types::error::Result;
 use crate::types::invalid_input::InvalidInput;
@@ -53,6 +54,12 @@ const MIN_WARM_BYTES_PER_SECOND: u64 = 64 << 10;
 /// # Ok(())
 /// # }
 /// ```
+/// The default of [`Options::order_timeout`].
+const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The minimum size of the segments of a replica: each record of any replica fits into one.
+const MIN_ORDERED_SEGMENT_BYTES: u64 = 2 << 20;
+
 pub use plimsoll_log::durability::Durability;
 
 /// Options for opening a store.
@@ -81,6 +88,9 @@ pub struct Options {
     pub(crate) read_only: bool,
     pub(crate) shared: bool,
     pub(crate) memory_total: Option<u64>,
+    pub(crate) order: Option<Arc<dyn Order>>,
+    pub(crate) order_timeout: Duration,
+    pub(crate) max_staleness: Option<Duration>,
     pub(crate) create: bool,
     pub(crate) retention: Retention,
     pub(crate) compression: Compression,
@@ -108,6 +118,9 @@ impl Default for Options {
             read_only: false,
             shared: false,
             memory_total: None,
+            order: None,
+            order_timeout: ORDER_TIMEOUT,
+            max_staleness: None,
             create: true,
             retention: Retention::Forever,
             compression: Compression::None,
@@ -196,6 +209,50 @@ impl Options {
     /// [`MIN_MEMORY_BYTES`] for each process.
     pub fn memory_total(mut self, bytes: u64) -> Self {
         self.memory_total = Some(bytes);
+        self
+    }
+
+    /// Makes the store a replica: `order`, which is outside of it, orders the commits of all
+    /// replicas, and makes them durable. A new store gets the contents that the order has, and an
+    /// empty order begins with the contents of the store. From then on the store can be opened for
+    /// writing only with this order. Reads are those of any store, and see the commits of other
+    /// replicas when these are applied here ([`Db::sync`](crate::Db::sync),
+    /// [`Options::max_staleness`]). A commit returns once the order has it, also one whose ticket
+    /// is waited for later; [`Options::durability`] has no effect.
+    ///
+    /// Not with [`Options::shared`] or [`Options::read_only`], nor with segments below 2 MiB.
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use plimsoll::{Db, Options, order::Order};
+    /// # fn example(order: Arc<dyn Order>) -> plimsoll::Result<()> {
+    /// let db = Db::open("replica.plimsoll", Options::new().order(order))?;
+    /// let users = db.keyspace("users")?;
+    /// db.put(&users, "ann", "1")?;
+    /// // Read what other replicas have committed until now.
+    /// db.sync()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn order(mut self, order: Arc<dyn Order>) -> Self {
+        self.order = Some(order);
+        self
+    }
+
+    /// How long a commit of a replica waits for an order that is unavailable, before it fails with
+    /// [`Error::Unavailable`](crate::Error::Unavailable) or
+    /// [`Error::InDoubt`](crate::Error::InDoubt). By default 10 seconds.
+    pub fn order_timeout(mut self, timeout: Duration) -> Self {
+        self.order_timeout = timeout;
+        self
+    }
+
+    /// A read of a replica first applies what other replicas have committed, if that was not done
+    /// for this long; with zero, every read. It fails with [`Error::Behind`](crate::Error::Behind)
+    /// if the order is unavailable. By default no read waits: commits of others are applied in the
+    /// background.
+    pub fn max_staleness(mut self, age: Duration) -> Self {
+        self.max_staleness = Some(age);
         self
     }
 
@@ -322,6 +379,9 @@ impl Options {
         {
             return Err(InvalidInput::SegmentSize { bytes }.into());
         }
+        if self.order.is_some() {
+            self.check_with_order()?;
+        }
         if self.warm_bytes_per_second < MIN_WARM_BYTES_PER_SECOND {
             return Err(InvalidInput::WarmAllowanceTooSmall {
                 bytes_per_second: self.warm_bytes_per_second,
@@ -332,6 +392,22 @@ impl Options {
             return Err(InvalidInput::WarmIntervalTooShort { interval: self.warm_interval }.into());
         }
         self.compression.check()
+    }
+
+    fn check_with_order(&self) -> Result<()> {
+        if self.shared {
+            return Err(InvalidInput::OrderOfSharedStore.into());
+        }
+        if self.read_only {
+            return Err(InvalidInput::OrderOfReader.into());
+        }
+        match self.segment_bytes {
+            // Otherwise a record of another replica may be too long for a segment.
+            Some(bytes) if bytes < MIN_ORDERED_SEGMENT_BYTES => {
+                Err(InvalidInput::SegmentSizeWithOrder { bytes }.into())
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn segment_limit_bytes(&self) -> u64 {

@@ -16,6 +16,7 @@ const STOREYS: [(&str, &str, &[&str]); 3] = [
         "plimsoll",
         "",
         &[
+            "order",
             "types",
             "compression",
             "rowcache",

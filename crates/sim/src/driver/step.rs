@@ -221,7 +221,11 @@ impl Driver {
                 self.world.disk.cut_power_at_change(*after);
                 said("")
             }
-            Op::OfProcess(_) | Op::Timed(_) | Op::Branching(_) | Op::Syncing(_) => said(""),
+            Op::OfProcess(_)
+            | Op::Timed(_)
+            | Op::Branching(_)
+            | Op::Syncing(_)
+            | Op::Ordering(_) => said(""),
             Op::Fault(fault) => {
                 self.lie(*fault);
                 if *fault == Fault::Heal && !self.world.disk.power_is_cut() {

@@ -14,6 +14,7 @@ mod kill;
 mod members;
 mod metamorphic;
 mod model;
+mod order;
 mod planted;
 mod promises;
 mod stress;

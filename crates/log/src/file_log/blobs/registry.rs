@@ -6,7 +6,7 @@
 //! ([`plimsoll_disk::random::first_id_after`]).
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use plimsoll_memory::budget::{Budget, Kind, Lease, OutOfBudget};
@@ -24,8 +24,11 @@ const OPEN_PART: u64 = 128;
 /// The blob files of an open log.
 #[derive(Debug)]
 pub(crate) struct Registry {
-    /// The highest assigned id, or the id before the first one of this opening.
+    /// The highest number of an id that any node has assigned, or the one before the first of this
+    /// opening.
     last_id: AtomicU64,
+    /// The node of the ids that are assigned here.
+    node: AtomicU16,
     /// The members that assign ids together, if several processes may have the log open.
     members: Option<Arc<Members>>,
     state: Mutex<State>,
@@ -56,10 +59,23 @@ impl Registry {
         let lease = budget.lease(Kind::Metadata, 0)?;
         let state = State { unnamed: BTreeSet::new(), open: HashMap::new(), clock: 0, lease };
         let open_max = (budget.limit_bytes() / OPEN_PART / OPEN_LEASE_BYTES).max(16) as usize;
-        Ok(Self { last_id: AtomicU64::new(last_id), members, state: Mutex::new(state), open_max })
+        let (last_id, node) = (AtomicU64::new(last_id), AtomicU16::new(0));
+        Ok(Self { last_id, node, members, state: Mutex::new(state), open_max })
     }
 
-    /// The highest id that was assigned.
+    /// From now on, ids of this node are assigned.
+    pub(crate) fn set_node(&self, node: u16) {
+        self.node.store(node, Ordering::Relaxed);
+    }
+
+    /// Notes a file that another log has written, before it is copied: no sweep removes it, and its
+    /// number is not assigned here.
+    pub(crate) fn begin_copy(&self, id: BlobId) {
+        self.last_id.fetch_max(id.number(), Ordering::Relaxed);
+        lock(&self.state).unnamed.insert(id);
+    }
+
+    /// The highest number that was assigned.
     pub(crate) fn last_id(&self) -> u64 {
         let theirs = self.members.as_ref().map_or(0, |members| members.blob_ids.last_blob_id());
         self.last_id.load(Ordering::Relaxed).max(theirs)
@@ -83,7 +99,7 @@ impl Registry {
         }
         let next = |last: u64| (last < BlobId::LAST.0).then(|| last + 1);
         let last = self.last_id.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
-        let id = BlobId(last + 1);
+        let id = BlobId::of(self.node.load(Ordering::Relaxed), last + 1);
         lock(&self.state).unnamed.insert(id);
         Some(id)
     }

@@ -158,7 +158,9 @@ impl OpenLog {
     }
 
     fn may_be_swept(&self, id: BlobId, keep: &dyn Fn(BlobId) -> bool) -> bool {
-        !keep(id) && !self.blobs.registry.is_unnamed(id) && id.0 <= self.blobs.registry.last_id()
+        !keep(id)
+            && !self.blobs.registry.is_unnamed(id)
+            && id.number() <= self.blobs.registry.last_id()
     }
 
     /// `candidates` are sorted. A file that cannot be removed does not stop the others; the first

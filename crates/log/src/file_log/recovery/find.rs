@@ -93,10 +93,8 @@ pub(crate) fn find_named_files(
         match FileName::parse(&name) {
             Some(FileName::Segment(first)) => segments.push(first),
             Some(FileName::Blob(id)) => {
-                // Ignore files of another node.
-                if id.node() == 0 {
-                    found.last_blob_id = found.last_blob_id.max(id.0);
-                }
+                // No number that any node has assigned is assigned again.
+                found.last_blob_id = found.last_blob_id.max(id.number());
                 others = Some(name);
             }
             Some(FileName::Table(_)) => others = Some(name),

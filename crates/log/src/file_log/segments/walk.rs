@@ -519,11 +519,6 @@ impl<'v> SegmentWalk<'v> {
             let Some(blob) = fragment.bytes.get(at..).and_then(decode_blob) else {
                 return Ok(Err(Refusal::bad("a record whose list of blob files is truncated")));
             };
-            if blob.id.node() != 0 {
-                return Ok(Err(Refusal::newer(
-                    "a blob file of another node, which this version does not read",
-                )));
-            }
             self.blobs.push(blob);
         }
         let head = header.head_bytes();
@@ -638,7 +633,7 @@ impl<'v> SegmentWalk<'v> {
         outcome.last_blob_id = self
             .blobs
             .iter()
-            .map(|blob| blob.id.0)
+            .map(|blob| blob.id.number())
             .fold(outcome.last_blob_id.max(open.header.last_blob_id), u64::max);
         outcome.durable = outcome.durable.max(open.header.durable);
         outcome.chain = chain;

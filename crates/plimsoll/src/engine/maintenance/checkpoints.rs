@@ -208,7 +208,7 @@ impl Core {
                 // On failure the segment stays unsealed and the next open reads all of it; a
                 // poisoned log reports its error to commits.
                 let _ = context.log.seal_from(from_bytes);
-                if context.peers.is_alone() {
+                if context.peers.is_only_process() {
                     context.index.env.free_log(true);
                 }
                 Progress::Worked

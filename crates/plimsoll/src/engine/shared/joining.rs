@@ -18,6 +18,7 @@ use crate::engine::lock::take_lock_alone;
 use crate::index::OpenIndex;
 use crate::index::env::role::Role;
 use crate::read::system_records::OwnRecords;
+use crate::txn::applier::Applier;
 use crate::txn::other_processes::{Alone, Peers};
 use crate::txn::sequencer::CommitSequencer;
 use crate::txn::shared::Shared;
@@ -115,17 +116,17 @@ impl Entry {
         let Some(members) = self.members() else {
             return (Arc::new(Alone::new(log, sequencer)), None);
         };
-        let follower = Follower {
-            members: Arc::clone(members),
+        let applier = Applier {
             log: Arc::clone(log),
             budget: budget.clone(),
             index: Arc::clone(index),
             sequencer: Arc::clone(sequencer),
-            is_buffered: options.durability == Durability::Buffered,
             records: Arc::clone(records),
             to_load: Mutex::default(),
             must_load_records: floors.must_load_records,
         };
+        let is_buffered = options.durability == Durability::Buffered;
+        let follower = Follower { members: Arc::clone(members), is_buffered, applier };
         let shared = Arc::new(Shared::new(follower, options.sizes.blind_after));
         (Arc::clone(&shared) as _, Some(shared))
     }

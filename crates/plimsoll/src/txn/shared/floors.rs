@@ -2,9 +2,20 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::members::Members;
+
+/// Replicas keep moments of this age, by the times of the log, readable in every keyspace. No clock
+/// is involved, so that a moment of that age is retained wherever the commit is applied that names
+/// it.
+const NAMED_AGE: Duration = Duration::from_secs(15 * 60);
+
+/// The greatest age of a moment that a tag or a branch of a replica names. Its commit may take some
+/// time.
+pub(crate) const NAMED_AGE_MAX: Duration = Duration::from_secs(10 * 60);
 
 /// The floors promised by other processes, and whether the retention of keyspaces is up to date.
 #[derive(Clone, Debug, Default)]
@@ -13,11 +24,24 @@ pub(crate) struct Floors {
     members: Option<Arc<Members>>,
     /// Whether the store's own records have changed and were not loaded yet.
     pub(crate) must_load_records: Arc<AtomicBool>,
+    /// Whether other replicas may name moments, by tags and branches, that are not known here yet.
+    pub(crate) has_replicas: bool,
 }
 
 impl Floors {
     pub(crate) fn of(members: Option<&Arc<Members>>) -> Self {
-        Self { members: members.cloned(), must_load_records: Arc::default() }
+        let must_load_records = Arc::default();
+        Self { members: members.cloned(), must_load_records, has_replicas: false }
+    }
+
+    /// The oldest moment of `log` that a commit of another replica, not applied here yet, may name
+    /// by a tag or a branch: one that is at most [`NAMED_AGE`] older than the last record.
+    pub(crate) fn oldest_named(&self, log: &FileLog) -> Glsn {
+        if !self.has_replicas {
+            return Glsn::MAX;
+        }
+        let then = log.last_micros().saturating_sub(NAMED_AGE.as_micros() as u64);
+        log.glsn_at(then).unwrap_or_else(|_| Glsn(log.bounds().first.0 - 1))
     }
 
     /// The oldest GLSN that another process may read.

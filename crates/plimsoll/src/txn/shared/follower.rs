@@ -5,21 +5,19 @@
 //! Invariant: a read sees everything that was durable in any process when it began.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use plimsoll_log::error::LogError;
-use plimsoll_log::file_log::FileLog;
 use plimsoll_log::file_log::shared::turn::Turn;
-use plimsoll_log::glsn::{Glsn, StreamId};
+use plimsoll_log::glsn::Glsn;
 use plimsoll_log::members::Members;
-use plimsoll_memory::budget::Budget;
 
 use crate::borders::{Border, hit};
-use crate::index::OpenIndex;
-use crate::read::system_records::OwnRecords;
-use crate::txn::apply::{Apply, Touched, When};
-use crate::txn::sequencer::{CommitLock, CommitSequencer};
+use crate::txn::applier::Applier;
+use crate::txn::apply::When;
+use crate::txn::sequencer::CommitLock;
 use crate::types::error::{Error, Lift, Result};
 
 /// Up to this many entries are applied under the turn, which is cheaper than reading the log twice.
@@ -31,16 +29,17 @@ const ROUNDS: u32 = 16;
 /// The means of a member to follow the others.
 pub(crate) struct Follower {
     pub(crate) members: Arc<Members>,
-    pub(crate) log: Arc<FileLog>,
-    pub(crate) budget: Budget,
-    pub(crate) index: Arc<OpenIndex>,
-    pub(crate) sequencer: Arc<CommitSequencer>,
     /// Whether commits are readable before they are durable.
     pub(crate) is_buffered: bool,
-    pub(crate) records: Arc<OwnRecords>,
-    /// Which of the store's own records have changed and must be loaded.
-    pub(crate) to_load: Mutex<Touched>,
-    pub(crate) must_load_records: Arc<AtomicBool>,
+    pub(crate) applier: Applier,
+}
+
+impl Deref for Follower {
+    type Target = Applier;
+
+    fn deref(&self) -> &Applier {
+        &self.applier
+    }
 }
 
 impl Follower {
@@ -81,11 +80,6 @@ impl Follower {
     /// Applies everything ordered by any process.
     pub(crate) fn apply_ordered(&self) -> Result<()> {
         if self.sequencer.applied() >= self.ordered()? { Ok(()) } else { self.catch_up() }
-    }
-
-    /// Whether the store's own records have changed and must be loaded.
-    pub(crate) fn must_load_own_records(&self) -> bool {
-        self.must_load_records.load(Ordering::Acquire)
     }
 
     /// Whether every commit that changes records of keyspaces is applied, and the records are
@@ -152,14 +146,6 @@ impl Follower {
         self.log.catch_up().map_err(|error| self.of_catching_up(Error::of_log(error)))
     }
 
-    /// Records that everything up to `last` is in the runs and counts as applied. Changes of the
-    /// store's own records in the skipped part were not seen, so all are loaded.
-    pub(crate) fn passed(&self, lock: &CommitLock<'_>, last: Glsn) {
-        *self.to_load.lock().unwrap_or_else(PoisonError::into_inner) = Touched::ALL;
-        self.must_load_records.store(true, Ordering::Relaxed);
-        self.sequencer.took_in(lock, last);
-    }
-
     /// The error of a process for which the log was not retained.
     fn of_catching_up(&self, error: Error) -> Error {
         match error {
@@ -206,97 +192,6 @@ impl Follower {
     /// Applies the entries that were read. May wait for a flush.
     pub(crate) fn apply_rest(&self, lock: &CommitLock<'_>) -> Result<()> {
         self.apply(lock, self.log.bounds().next, When::Live).map(drop)
-    }
-
-    /// Applies the entries that were read, up to `next`. False if there is no room now.
-    fn apply(&self, lock: &CommitLock<'_>, next: Glsn, when: When) -> Result<bool> {
-        let from = self.sequencer.applied().next();
-        if from >= next {
-            return self.load_own_records().map(|()| true);
-        }
-        let mut scan = self.log.scan_ordered(from, StreamId::TRANSACTIONS).lift()?;
-        let mut apply =
-            Apply::new(&self.log, &self.budget, &self.index, when, self.sequencer.applied());
-        let applied = loop {
-            match scan.next_entry() {
-                None => break Ok(()),
-                Some(entry) => {
-                    if let Err(error) = entry.lift().and_then(|entry| apply.apply(&entry)) {
-                        break Err(error);
-                    }
-                }
-            }
-        };
-        // Link all versions at once in key order, because linking them one by one would wait for
-        // memory each time.
-        apply.settle();
-        // Before the commits are visible, so that a thread that sees a commit also sees that
-        // records must be loaded.
-        let touched = apply.touched();
-        if touched.restarts_time {
-            // Rows may hold values that merges have dropped because they had expired before.
-            self.index.env.context.row_cache.clear();
-        }
-        if touched != Touched::default() {
-            let mut to_load = self.to_load.lock().unwrap_or_else(PoisonError::into_inner);
-            to_load.add(touched);
-            self.must_load_records.store(true, Ordering::Relaxed);
-        }
-        // The last entries may belong to other streams. Another thread without the lock may have
-        // read further entries in the meantime.
-        if applied.is_err() && apply.applied() >= from {
-            hit(Border::CatchUpFailed);
-        }
-        let last =
-            if applied.is_ok() { Glsn(next.0 - 1).max(apply.applied()) } else { apply.applied() };
-        self.sequencer.took_in(lock, last);
-        if apply.lacks_room() {
-            return Ok(false);
-        }
-        applied?;
-        self.load_own_records().map(|()| true)
-    }
-
-    /// Loads, in commit order, the records of keyspaces that this process has changed, because
-    /// another member may have changed them since. After an error, they are loaded the next time.
-    pub(crate) fn load_own_keyspaces(&self) -> Result<()> {
-        let _lock = self.sequencer.lock()?;
-        self.to_load.lock().unwrap_or_else(PoisonError::into_inner).keyspaces = true;
-        self.must_load_records.store(true, Ordering::Relaxed);
-        self.load_own_records()
-    }
-
-    /// Loads the store's own records that were changed by applied commits. After an error, they are
-    /// loaded the next time.
-    pub(crate) fn load_own_records(&self) -> Result<()> {
-        if !self.must_load_records.load(Ordering::Relaxed) || !self.records.is_loaded() {
-            return Ok(());
-        }
-        hit(Border::OwnRecordsLoading);
-        let mut to_load = self.to_load.lock().unwrap_or_else(PoisonError::into_inner);
-        if to_load.keyspaces {
-            self.records.refresh_keyspaces(self.sequencer.applied())?;
-            to_load.keyspaces = false;
-        }
-        if to_load.cursors {
-            self.records.refresh_cursors(self.sequencer.applied())?;
-            to_load.cursors = false;
-        }
-        if to_load.tags {
-            self.records.refresh_tags(self.sequencer.applied())?;
-            // A tag may retain the base of a merge that was forgotten before it was known here.
-            to_load.branches = true;
-            to_load.tags = false;
-        }
-        if to_load.branches {
-            self.records.refresh_branches(self.sequencer.applied())?;
-            to_load.branches = false;
-        }
-        // Versions may be dropped from now on that were retained.
-        self.index.env.signals.call_compaction();
-        // Release: a thread that sees that nothing is to be loaded sees the loaded records.
-        self.must_load_records.store(false, Ordering::Release);
-        Ok(())
     }
 }
 

@@ -37,6 +37,7 @@ impl<'a> Words<'a> {
             "timed" => Op::Timed(self.number()?),
             "branching" => Op::Branching(self.number()?),
             "syncing" => Op::Syncing(self.number()?),
+            "ordering" => Op::Ordering(self.number()?),
             "begin" => Op::Begin { tx: self.sign("t")? },
             "begin-ordered" => Op::BeginOrdered { tx: self.sign("t")? },
             "commit" => Op::Commit { tx: self.sign("t")?, metadata: self.content()? },

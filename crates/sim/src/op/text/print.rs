@@ -151,6 +151,7 @@ impl fmt::Display for Op {
             Op::Timed(choice) => write!(f, "timed {choice}"),
             Op::Branching(choice) => write!(f, "branching {choice}"),
             Op::Syncing(choice) => write!(f, "syncing {choice}"),
+            Op::Ordering(choice) => write!(f, "ordering {choice}"),
         }
     }
 }

@@ -1,0 +1,98 @@
+//! The command line of `cluster`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+#[derive(Subcommand, Debug)]
+#[command(after_help = "\
+A cluster is one store with a copy on several machines, its members. A bucket orders the commits \
+of all members: a folder that they all reach, or a bucket of S3, Google Cloud Storage or Azure. \
+There is no server. Every command works on a member's folder as on any store: one that writes \
+commits in the bucket, and one that reads first applies what other members have committed, if no \
+other process has the member open. One process at a time can write through a member (see --wait). \
+watch and log --follow print what the process that has the member open applies.")]
+pub(crate) enum Cluster {
+    /// Create a cluster from a store, which becomes its first member
+    Create(ClusterCreate),
+    /// Make a member of a cluster
+    Join(ClusterJoin),
+    /// Show a cluster, and how far a member is
+    Status(ClusterStatus),
+    /// Make an ordinary store of a member
+    Leave(ClusterLeave),
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Tests the bucket: 8 writers race for one name, and exactly one must win; a bucket that fails the \
+test is refused. Then sends the store to the bucket, as the base from which others join. If the \
+command is interrupted, run it again. No other process may have the store open.
+
+URL is a folder, which is created, or its URL file:///PATH. The folder must be on a file system \
+with hard links; members on other machines need it mounted (NFS with lookupcache=positive). A \
+build with the feature `cloud` also takes s3://BUCKET/PREFIX, gs://BUCKET/PREFIX and \
+az://CONTAINER/PREFIX, with the credentials of the environment. Give each cluster its own folder \
+or prefix.
+
+Examples:
+  plimsoll cluster create /srv/users.bucket --from users.plimsoll
+  plimsoll cluster create s3://plimsoll/users --from users.plimsoll")]
+pub(crate) struct ClusterCreate {
+    /// Folder of the bucket, or a URL
+    pub(crate) url: String,
+    /// Store of which the cluster is made
+    #[arg(long, value_name = "STORE")]
+    pub(crate) from: PathBuf,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Restores the base, of which every byte is verified, and applies the log from there. The member \
+then has everything that was committed anywhere. If the command is interrupted, run it again.
+
+If STORE is a member of this cluster already, only URL is recorded in it: for a bucket that was \
+moved.
+
+Examples:
+  plimsoll cluster join /srv/users.bucket replica.plimsoll
+  plimsoll cluster join s3://plimsoll/users replica.plimsoll")]
+pub(crate) struct ClusterJoin {
+    /// Folder of the bucket, or a URL
+    pub(crate) url: String,
+    /// New member; a path that does not exist, or an empty folder
+    pub(crate) store: PathBuf,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Of a member: its cluster, and its newest GLSN, without applying anything. Of a bucket: the \
+cluster. Exit code 6 if the bucket of a member cannot be reached; the member is shown nevertheless.
+
+Examples:
+  plimsoll cluster status users.plimsoll
+  plimsoll cluster status s3://plimsoll/users --json")]
+pub(crate) struct ClusterStatus {
+    /// Member, or the bucket's folder or URL
+    pub(crate) target: String,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+First applies everything that any member has committed. The cluster and its other members do not \
+change. The store keeps its contents, and its commits are its own from then on; to have a member \
+again, join at another path.
+
+--offline does not use the bucket, which may be lost. Commits of others that this member has not \
+applied are then missing in the store.
+
+Examples:
+  plimsoll cluster leave replica.plimsoll
+  plimsoll cluster leave replica.plimsoll --offline")]
+pub(crate) struct ClusterLeave {
+    /// Member
+    pub(crate) store: PathBuf,
+    /// Leave without the bucket
+    #[arg(long)]
+    pub(crate) offline: bool,
+}

@@ -1,0 +1,101 @@
+//! `plimsoll cluster`: creates, joins, shows and leaves clusters, whose commits a bucket orders.
+
+use plimsoll::{Error, Options};
+use plimsoll_replica::{Leave, Status};
+
+use crate::args::{
+    Cluster, ClusterCreate, ClusterJoin, ClusterLeave, ClusterStatus as StatusArgs, Globals,
+};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Fact, Output};
+use crate::store;
+use crate::time::{of_system, show_time};
+use crate::wait;
+
+pub(crate) fn run(globals: &Globals, command: &Cluster, output: &mut Output) -> Outcome {
+    match command {
+        Cluster::Create(args) => create(globals, args, output),
+        Cluster::Join(args) => join(globals, args, output),
+        Cluster::Status(args) => status(globals, args, output),
+        Cluster::Leave(args) => leave(globals, args, output),
+    }
+}
+
+/// Calls `call`, which needs exclusive use of the store, until it has that or `--wait` is over.
+fn alone<T>(
+    globals: &Globals,
+    mut call: impl FnMut(Options) -> plimsoll_replica::Result<T>,
+) -> Result<T, Failure> {
+    let done = wait::for_lock(globals, || match call(store::options(globals)) {
+        Err(plimsoll_replica::Error::Store(error @ Error::Locked { .. })) => Err(error),
+        done => Ok(done),
+    });
+    Ok(done??)
+}
+
+fn id_fact(id: u128) -> Fact {
+    let id = format!("{id:032x}");
+    Fact::new("cluster id", id.clone(), id)
+}
+
+fn create(globals: &Globals, args: &ClusterCreate, output: &mut Output) -> Outcome {
+    let create = |options| plimsoll_replica::create(&args.url, &args.from, options);
+    let report = alone(globals, create)?;
+    output.report("The cluster is created.", |output| {
+        output.facts(&[
+            Fact::new("bucket", report.url.clone(), report.url),
+            id_fact(report.id),
+            Fact::new("base GLSN", report.base.to_string(), report.base.0),
+            Fact::count("objects sent", report.objects),
+            Fact::bytes("bytes sent", report.bytes),
+        ])
+    })?;
+    Ok(Exit::Done)
+}
+
+fn join(globals: &Globals, args: &ClusterJoin, output: &mut Output) -> Outcome {
+    let join = |options| plimsoll_replica::join(&args.url, &args.store, options);
+    let report = alone(globals, join)?;
+    output.report("The store is a member of the cluster.", |output| {
+        output.facts(&[
+            Fact::new("bucket", report.url.clone(), report.url),
+            id_fact(report.id),
+            Fact::new("base GLSN", report.base.to_string(), report.base.0),
+            Fact::new("newest GLSN", report.newest.to_string(), report.newest.0),
+            Fact::bytes("bytes restored", report.bytes),
+        ])
+    })?;
+    Ok(Exit::Done)
+}
+
+fn status(globals: &Globals, args: &StatusArgs, output: &mut Output) -> Outcome {
+    let options = store::options(globals);
+    let Status { url, id, cluster, member, .. } = plimsoll_replica::status(&args.target, options)?;
+    let mut facts = vec![Fact::new("bucket", url.clone(), url), id_fact(id)];
+    let mut failure = None;
+    match cluster {
+        Ok(cluster) => {
+            let created = show_time(of_system(cluster.created));
+            facts.push(Fact::new("created", created.clone(), created));
+            facts.push(Fact::new("base GLSN", cluster.base.to_string(), cluster.base.0));
+            facts.push(Fact::count("batches", cluster.batches));
+        }
+        Err(error) => failure = Some(Failure::from(error)),
+    }
+    if let Some(member) = member {
+        let newest = member.newest;
+        facts.push(Fact::new("newest GLSN here", newest.to_string(), newest.0));
+    }
+    output.facts(&facts)?;
+    failure.map_or(Ok(Exit::Done), Err)
+}
+
+fn leave(globals: &Globals, args: &ClusterLeave, output: &mut Output) -> Outcome {
+    let how = if args.offline { Leave::AsItIs } else { Leave::CaughtUp };
+    let leave = |options| plimsoll_replica::leave(&args.store, how, options);
+    let report = alone(globals, leave)?;
+    output.report("The store is no longer a member.", |output| {
+        output.facts(&[Fact::new("newest GLSN", report.newest.to_string(), report.newest.0)])
+    })?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,228 @@
+//! `plimsoll cluster`, and every command on the folder of a member.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fastrand::Rng;
+use plimsoll::{Db, Options};
+
+use crate::run::{Folder, plimsoll, run, run_with_input};
+
+/// A cluster whose first member is `one`, and other members.
+fn cluster(folder: &Folder, others: &[&str]) -> String {
+    let (bucket, one) = (folder.at("bucket"), folder.at("one"));
+    run(&["put", &one, "first", "1"]).ok();
+    run(&["cluster", "create", &bucket, "--from", &one]).ok();
+    for other in others {
+        run(&["cluster", "join", &bucket, &folder.at(other)]).ok();
+    }
+    bucket
+}
+
+#[test]
+fn commands_on_a_member_use_the_cluster() {
+    let folder = Folder::new();
+    let bucket = cluster(&folder, &["two"]);
+    let (one, two) = (folder.at("one"), folder.at("two"));
+    assert_eq!(run(&["get", &two, "first"]).ok().out, b"1");
+    run(&["put", &two, "second", "2"]).ok();
+    assert_eq!(run(&["get", &one, "second"]).ok().out, b"2");
+    run(&["add", &one, "counter", "5"]).ok();
+    run(&["add", &two, "counter", "6"]).ok();
+    assert_eq!(run(&["get", &one, "counter"]).ok().out, 11_i64.to_le_bytes());
+    run_with_input(&["batch", &one], b"put a 1\nput b 2\n").ok();
+    run(&["delete", &two, "a"]).ok();
+    assert_eq!(run(&["scan", &one, "--keys"]).ok().text(), "b\ncounter\nfirst\nsecond\n");
+    run(&["keyspace", "create", &two, "users"]).ok();
+    run(&["put", &one, "ada", "x", "--keyspace", "users"]).ok();
+    run(&["branch", "create", &two, "draft"]).ok();
+    run(&["put", &two, "first", "draft", "--branch", "draft"]).ok();
+    assert_eq!(run(&["get", &one, "first", "--branch", "draft"]).ok().out, b"draft");
+    run(&["tag", "create", &one, "v1"]).ok();
+    assert!(run(&["tag", "list", &two]).ok().text().contains("v1"));
+    let hash = |store: &str| run(&["state-hash", store]).ok().text();
+    assert_eq!(hash(&one), hash(&two));
+    for store in [&one, &two] {
+        run(&["verify", store]).ok();
+        run(&["compact", store]).ok();
+        run(&["stat", store]).ok();
+        run(&["log", store]).ok();
+    }
+    run(&["backup", &two, &folder.at("copy")]).ok();
+    // A copy is an ordinary store.
+    run(&["put", &folder.at("copy"), "own", "1"]).ok();
+    let status = run(&["cluster", "status", &two, "--json"]).ok().json();
+    assert_eq!(status["bucket"], bucket);
+    let newest = status["newest_glsn_here"].as_u64().unwrap();
+    assert!(newest >= 10, "{status}");
+    let of_bucket = run(&["cluster", "status", &bucket, "--json"]).ok().json();
+    assert_eq!(of_bucket["cluster_id"], status["cluster_id"]);
+    assert_eq!(of_bucket["batches"], status["batches"]);
+    run(&["cluster", "leave", &two]).ok();
+    run(&["put", &two, "own", "1"]).ok();
+    run(&["get", &one, "own"]).fails(1, &[]);
+    run(&["cluster", "status", &two]).fails(2, &["this store is not a member"]);
+}
+
+#[test]
+fn a_reader_beside_an_open_member_reads_what_it_has_applied() {
+    let folder = Folder::new();
+    cluster(&folder, &["two"]);
+    let two = folder.at("two");
+    let options = Options::new().memory_bytes(16 << 20);
+    let db = plimsoll_replica::open_member(&two, options).unwrap();
+    let rows = db.keyspace("default").unwrap();
+    run(&["put", &folder.at("one"), "from one", "1"]).ok();
+    db.put(&rows, "from two", "2").unwrap();
+    db.sync().unwrap();
+    assert_eq!(run(&["get", &two, "from one"]).ok().out, b"1");
+    assert_eq!(run(&["get", &two, "from two"]).ok().out, b"2");
+    // Commands that write need the member for themselves.
+    run(&["put", &two, "x", "1"]).fails(8, &["--wait 10s"]);
+    db.close().unwrap();
+    run(&["put", &two, "x", "1", "--wait", "10s"]).ok();
+}
+
+#[test]
+fn wrong_places_are_refused_and_the_store_stays_as_it_is() {
+    let folder = Folder::new();
+    let bucket = cluster(&folder, &[]);
+    let (one, plain) = (folder.at("one"), folder.at("plain"));
+    run(&["put", &plain, "a", "1"]).ok();
+    run(&["cluster", "create", &bucket, "--from", &plain]).fails(2, &["there is a cluster here"]);
+    run(&["cluster", "create", &folder.at("b2"), "--from", &one]).fails(2, &["leave it first"]);
+    run(&["cluster", "create", &folder.at("b2"), "--from", &folder.at("no")])
+        .fails(3, &["no store"]);
+    run(&["cluster", "join", &bucket, &plain]).fails(2, &["the destination exists"]);
+    run(&["cluster", "join", &folder.at("no"), &folder.at("new")]).fails(3, &["no cluster here"]);
+    run(&["cluster", "join", "ftp://x/y", &folder.at("new")]).fails(2, &["file:///PATH"]);
+    run(&["cluster", "leave", &plain]).fails(2, &["not a member"]);
+    run(&["put", &plain, "b", "1"]).ok();
+    // A program that does not know of the cluster.
+    let refused = Db::open(&one, Options::new().memory_bytes(16 << 20)).unwrap_err();
+    assert!(refused.to_string().contains("its order"), "{refused}");
+}
+
+#[test]
+fn without_the_bucket_commands_read_and_leave() {
+    let folder = Folder::new();
+    let bucket = cluster(&folder, &["two"]);
+    let one = folder.at("one");
+    run(&["put", &one, "kept", "1"]).ok();
+    std::fs::rename(&bucket, folder.at("lost")).unwrap();
+    let read = run(&["get", &one, "kept"]).ok();
+    assert_eq!(read.out, b"1");
+    assert!(read.err.contains("Reading what this member has applied so far"), "{}", read.err);
+    run(&["put", &one, "new", "1"]).fails(6, &["there is no cluster here", "is mounted"]);
+    run(&["cluster", "status", &one]).fails(3, &["there is no cluster here"]);
+    run(&["cluster", "leave", &one]).fails(3, &["there is no cluster here"]);
+    run(&["cluster", "leave", &one, "--offline"]).ok();
+    run(&["cluster", "create", &folder.at("bucket 2"), "--from", &one]).ok();
+    run(&["cluster", "join", &folder.at("bucket 2"), &folder.at("three")]).ok();
+    assert_eq!(run(&["get", &folder.at("three"), "kept"]).ok().out, b"1");
+}
+
+/// A shell on a member, killed when it is dropped.
+struct Member(Child);
+
+impl Member {
+    fn start(store: &str) -> Self {
+        let mut command = plimsoll();
+        command.args(["shell", store, "--wait", "60s"]).stdin(Stdio::piped());
+        Self(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Three processes on three folders increment one number, each in a transaction that also writes
+/// the name of the operation, and are killed. The number is that of the operations in the store,
+/// and these include all that were acknowledged.
+#[test]
+fn no_acknowledged_increment_is_lost_when_members_are_killed() {
+    let folder = Folder::new();
+    cluster(&folder, &["two", "three"]);
+    let (acknowledged, tries) = (Mutex::new(BTreeSet::new()), Mutex::new(0));
+    let kills = Mutex::new(0);
+    std::thread::scope(|scope| {
+        for (seed, name) in ["one", "two", "three"].into_iter().enumerate() {
+            let (store, acknowledged, tries) = (folder.at(name), &acknowledged, &tries);
+            let kills = &kills;
+            scope.spawn(move || {
+                let mut rng = Rng::with_seed(seed as u64);
+                for round in 0..8 {
+                    let mut member = Member::start(&store);
+                    let mut input = member.0.stdin.take().unwrap();
+                    let output = BufReader::new(member.0.stdout.take().unwrap());
+                    // The commit of one transaction is acknowledged before the next one is begun.
+                    let is_over = AtomicBool::new(false);
+                    let pid = rustix::process::Pid::from_child(&member.0);
+                    let after = Duration::from_millis(rng.u64(30..400));
+                    std::thread::scope(|scope| {
+                        if round < 7 {
+                            scope.spawn(|| {
+                                std::thread::sleep(after);
+                                if !is_over.swap(true, Ordering::SeqCst) {
+                                    *kills.lock().unwrap() += 1;
+                                    let _ = rustix::process::kill_process(
+                                        pid,
+                                        rustix::process::Signal::KILL,
+                                    );
+                                }
+                            });
+                        }
+                        let mut lines = output.lines();
+                        for number in 0..300 {
+                            let operation = format!("op/{name}/{round}/{number}");
+                            *tries.lock().unwrap() += 1;
+                            let text = format!(
+                                "begin\nadd n\nput {operation} x\ncommit\ncount op/{name}/none\n"
+                            );
+                            if input.write_all(text.as_bytes()).is_err() {
+                                break;
+                            }
+                            // The count follows the acknowledgement; both come, or neither.
+                            let answer = lines
+                                .by_ref()
+                                .find(|line| !matches!(line, Ok(line) if line != "0"));
+                            match answer {
+                                Some(Ok(_)) => drop(acknowledged.lock().unwrap().insert(operation)),
+                                _ => break,
+                            }
+                        }
+                        drop(input);
+                        is_over.store(true, Ordering::SeqCst);
+                    });
+                }
+            });
+        }
+    });
+    let stores = ["one", "two", "three"].map(|name| folder.at(name));
+    let hash = |store: &String| run(&["state-hash", store]).ok().text();
+    let hashes = stores.each_ref().map(hash);
+    assert_eq!(hashes[0], hashes[1]);
+    assert_eq!(hashes[0], hashes[2]);
+    let number = run(&["get", &stores[0], "n"]).ok().out;
+    let number = i64::from_le_bytes(number.try_into().unwrap());
+    let listed = run(&["scan", &stores[1], "op/", "--keys"]).ok().text();
+    let found: BTreeSet<String> = listed.lines().map(str::to_owned).collect();
+    assert_eq!(number as usize, found.len());
+    let acknowledged = acknowledged.into_inner().unwrap();
+    let lost: Vec<_> = acknowledged.difference(&found).collect();
+    assert!(lost.is_empty(), "{lost:?}");
+    let (tries, kills) = (tries.into_inner().unwrap(), kills.into_inner().unwrap());
+    println!("{tries} tries, {} acknowledged, {number} done, {kills} kills", acknowledged.len());
+    assert!(kills >= 8 && acknowledged.len() > 20, "{kills} kills, {}", acknowledged.len());
+    for store in &stores {
+        run(&["verify", store]).ok();
+    }
+}

@@ -1,0 +1,398 @@
+//! The commits of a replica: a store whose commits an [`Order`](crate::order::Order) outside of it
+//! orders.
+//!
+//! A commit is checked against everything applied here and appended to the order in a batch
+//! ([`group`]). If another batch is at its position, that one is applied and the commit is checked
+//! again; otherwise the batch is applied like that of another replica: records go to the local log,
+//! versions to the memtable. Nothing is applied before the order has it, so nothing is undone.
+//!
+//! The order makes commits durable. The local log is synced later; a replica that was killed
+//! continues from its recorded place ([`place`]) and applies again what its log lacks.
+//!
+//! Locks, in this order: `walk`, the commit lock, those of the group and of the place.
+
+pub(crate) mod access;
+pub(crate) mod batch;
+mod blobs;
+pub(crate) mod group;
+pub(crate) mod joining;
+pub(crate) mod place;
+mod saving;
+mod walk;
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use plimsoll_log::blob::BlobRef;
+use plimsoll_log::draft::{Draft, Ticket};
+use plimsoll_log::error::LogError;
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::Kind;
+
+use crate::txn::applier::Applier;
+use crate::txn::apply::When;
+use crate::txn::commit::{Commit, Ordered};
+use crate::txn::other_processes::Peers;
+use crate::txn::replica::access::Access;
+use crate::txn::replica::batch::{BatchBuilder, FULL_BYTES, Hash, Head};
+use crate::txn::replica::group::{Entered, Group, OpenBatch, Outcome, Sending, Slot};
+use crate::txn::replica::place::Place;
+use crate::txn::replica::saving::Saving;
+use crate::txn::replica::walk::Walk;
+use crate::txn::sequencer::CommitLock;
+use crate::types::error::{Error, Lift, Result};
+use crate::types::lock::lock;
+
+/// The time at which the end of the order was reached, before it was.
+const NEVER: u64 = u64::MAX;
+
+/// The bytes of a written key besides its own.
+const KEY_BYTES: u64 = 80;
+
+/// The implementation of [`Peers`] for a replica.
+pub(crate) struct Replica {
+    pub(crate) access: Access,
+    applier: Applier,
+    group: Group,
+    /// Locked while batches are appended, read or applied.
+    walk: Mutex<Walk>,
+    /// Where everything applied ends. Changed under `walk` and the commit lock.
+    place: Mutex<Place>,
+    saving: Saving,
+    /// A read first reads the order if that was not done for so long; `None`: never.
+    max_staleness: Option<Duration>,
+    /// When the end of the order was last reached, in nanoseconds; or [`NEVER`].
+    checked_nanos: AtomicU64,
+    /// Differs in all openings, and a number that differs in all batches of this one.
+    nonce: u128,
+    batches: AtomicU64,
+    /// Bytes of batches of others since the log was last freed, and the size of its segments.
+    unfreed_bytes: AtomicU64,
+    segment_bytes: u64,
+    is_closed: AtomicBool,
+}
+
+/// What joins a batch.
+enum Item<'a, 'c> {
+    Commit(&'a mut Commit<'c>, &'a [Hash]),
+    /// Entries that are not a transaction.
+    Entries(&'a Draft<'a>),
+}
+
+impl Item<'_, '_> {
+    fn with_draft<T>(
+        &self,
+        take: impl FnOnce(&Draft<'_>, &[Hash]) -> Result<T, LogError>,
+    ) -> Result<T> {
+        match self {
+            Self::Commit(commit, hashes) => commit.with_draft(|draft| take(draft, hashes)),
+            Self::Entries(draft) => take(draft, &[]).lift(),
+        }
+    }
+}
+
+/// How a commit has joined.
+enum Joined {
+    /// It is in the open batch.
+    In { ticket: Ticket, is_first: bool, slot: Arc<Slot> },
+    /// It changes nothing.
+    Nothing(Glsn),
+    /// It joins once the open batch has ended.
+    Later(Arc<Slot>),
+    /// It must enter again.
+    Again,
+    /// The local log and the recorded place differ, so the order must be read first.
+    Behind,
+}
+
+impl Replica {
+    /// Orders what `item` returns, which is checked under the commit lock.
+    fn order_item(&self, mut item: Item<'_, '_>) -> Result<Result<Ticket, Glsn>> {
+        loop {
+            let entered = self.group.enter();
+            let held = self.applier.sequencer.lock()?;
+            let joined = self.join(&held, &entered, &mut item)?;
+            drop(held);
+            drop(entered);
+            match joined {
+                Joined::Nothing(at) => return Ok(Err(at)),
+                Joined::Later(slot) => drop(slot.wait()),
+                Joined::Again => {}
+                Joined::Behind => self.catch_up_with_order()?,
+                Joined::In { ticket, is_first, slot } => {
+                    if is_first {
+                        self.lead();
+                    }
+                    match slot.wait() {
+                        Outcome::Done => return Ok(Ok(ticket)),
+                        Outcome::Again => {}
+                        Outcome::Failed(error) => return Err(error),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Checks `item` against everything applied and adds it to the open batch.
+    fn join(
+        &self,
+        held: &CommitLock<'_>,
+        _entered: &Entered<'_>,
+        item: &mut Item<'_, '_>,
+    ) -> Result<Joined> {
+        let (place, next) = (*lock(&self.place), self.applier.log.bounds().next);
+        {
+            let mut state = self.group.state();
+            if !state.may_join() {
+                return Ok(Joined::Again);
+            }
+            if let Some(open) = state.open.as_mut().filter(|it| it.position != place.position + 1) {
+                // Batches of other replicas were applied since.
+                open.is_closed = true;
+                let slot = Arc::clone(&open.slot);
+                drop(state);
+                self.group.notify();
+                return Ok(Joined::Later(slot));
+            }
+        }
+        if place.glsn.next() != next {
+            return Ok(Joined::Behind);
+        }
+        self.applier.apply(held, next, When::Live)?;
+        if let Item::Commit(commit, _) = item {
+            commit.validate()?;
+        }
+        // Only holders of the commit lock add to the open batch, but its leader may close it.
+        let mut state = self.group.state();
+        if !state.may_join() {
+            return Ok(Joined::Again);
+        }
+        if let Item::Commit(commit, _) = item {
+            if let Some(open) = &state.open
+                && commit.depends_on(&|lower, upper| open.writes_in(lower, upper))
+            {
+                return Ok(Joined::Later(Arc::clone(&open.slot)));
+            }
+            if commit.changes_nothing() {
+                return Ok(Joined::Nothing(self.applier.sequencer.applied()));
+            }
+        }
+        let bytes = item.with_draft(|draft, _| {
+            self.applier.log.check_draft(draft)?;
+            Ok(BatchBuilder::bytes_of(draft))
+        })?;
+        let is_first = state.open.is_none();
+        if let Some(open) = state.open.as_mut() {
+            // Twice, because the batch grows by doubling.
+            if open.lease.grow(2 * bytes as u64).is_err() {
+                open.is_closed = true;
+                let slot = Arc::clone(&open.slot);
+                drop(state);
+                self.group.notify();
+                return Ok(Joined::Later(slot));
+            }
+        }
+        let mut begun = None;
+        if is_first {
+            begun = Some(self.begin_batch(&place, 2 * bytes as u64)?);
+        }
+        let open = begun.as_mut().or(state.open.as_mut()).expect("begun above if there was none");
+        let last_micros = open.last_micros;
+        let ticket = item.with_draft(|draft, hashes| {
+            let micros = self.applier.log.time_after(last_micros, draft.times)?;
+            let (first, last) = open.builder.push(draft, hashes, micros);
+            Ok(Ticket { first, last, timestamp_micros: micros })
+        })?;
+        open.last_micros = ticket.timestamp_micros;
+        if let Item::Commit(commit, _) = item {
+            if commit.ends_batch() {
+                open.is_closed = true;
+            } else {
+                let mut bytes = 0;
+                commit.for_each_written(&mut |key| {
+                    bytes += key.len() as u64 + KEY_BYTES;
+                    open.written.insert(key.to_vec());
+                });
+                open.is_closed |= open.lease.grow(bytes).is_err();
+            }
+        }
+        open.is_closed |= open.builder.len() >= FULL_BYTES;
+        let (slot, is_closed) = (Arc::clone(&open.slot), open.is_closed);
+        if begun.is_some() {
+            state.open = begun;
+        }
+        drop(state);
+        if is_closed {
+            self.group.notify();
+        }
+        Ok(Joined::In { ticket, is_first, slot })
+    }
+
+    fn begin_batch(&self, place: &Place, bytes: u64) -> Result<OpenBatch> {
+        Ok(OpenBatch {
+            position: place.position + 1,
+            builder: BatchBuilder::new(&self.head_after(place)),
+            written: Default::default(),
+            last_micros: self.applier.log.last_micros(),
+            is_closed: false,
+            lease: self.applier.budget.lease(Kind::Staging, bytes)?,
+            slot: Arc::default(),
+        })
+    }
+
+    /// The head of a batch that follows `place`, where the log ends.
+    fn head_after(&self, place: &Place) -> Head {
+        let number = self.batches.fetch_add(1, Ordering::Relaxed);
+        Head {
+            order_id: place.order_id,
+            position: place.position + 1,
+            previous: place.hash,
+            nonce: self.nonce ^ u128::from(number),
+            first: place.glsn.next(),
+            replica: place.replica,
+            replicas: place.replicas,
+            count: 0,
+            chain: self.applier.log.end_chain(),
+        }
+    }
+
+    /// Appends the open batch, which this thread has begun, and tells its commits the outcome.
+    fn lead(&self) {
+        let mut sending = self.group.close();
+        let outcome = match self.send(&mut sending) {
+            Ok(true) => Outcome::Done,
+            Ok(false) => Outcome::Again,
+            Err(error) => Outcome::Failed(error),
+        };
+        sending.end(outcome);
+    }
+
+    /// Appends a batch and applies it; false if another one is at its position, which is then
+    /// applied.
+    fn send(&self, sending: &mut Sending<'_>) -> Result<bool> {
+        let OpenBatch { position, builder, lease, .. } = sending.batch();
+        let mut walk = lock(&self.walk);
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        // Nothing is ordered that cannot be applied here.
+        self.applier.log.check_own().lift()?;
+        self.check_order(&mut walk, true)?;
+        if lock(&self.place).position + 1 != position {
+            return Ok(false);
+        }
+        self.yield_to_others(&mut walk);
+        let is_done = self.append_and_apply(&mut walk, position, builder.finish())?;
+        drop(lease);
+        if !is_done {
+            self.catch_up_by(&mut walk, true)?;
+        }
+        Ok(is_done)
+    }
+
+    /// Applies everything that is in the order.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], [`Error::Forked`], [`Error::Corrupt`], [`Error::Behind`], and those
+    /// of applying a commit.
+    pub(crate) fn catch_up_with_order(&self) -> Result<()> {
+        let done = self.catch_up_by(&mut lock(&self.walk), true);
+        self.free_log();
+        done
+    }
+
+    /// Whether a read must read the order first.
+    fn is_stale(&self) -> bool {
+        self.max_staleness.is_some_and(|max| {
+            let now = self.access.clock.monotonic_nanos();
+            let checked = self.checked_nanos.load(Ordering::Acquire);
+            checked == NEVER || u128::from(now.saturating_sub(checked)) > max.as_nanos()
+        })
+    }
+
+    /// The position of the next batch; `None` once the store is closed.
+    pub(crate) fn next_position(&self) -> Option<u64> {
+        let is_closed = self.is_closed.load(Ordering::Acquire);
+        (!is_closed).then(|| lock(&self.place).position + 1)
+    }
+
+    /// Prepares for the end: the order is not read any more.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        // Waits for a batch that is being applied.
+        drop(lock(&self.walk));
+    }
+}
+
+impl Peers for Replica {
+    fn order(&self, commit: &mut Commit<'_>) -> Result<Ordered> {
+        let blobs: Vec<BlobRef> = commit.blobs();
+        let hashes = blobs.iter().map(|blob| self.put_blob(blob.id)).collect::<Result<Vec<_>>>()?;
+        match self.order_item(Item::Commit(commit, &hashes)) {
+            Ok(Ok(ticket)) => {
+                commit.note_named();
+                Ok(Ordered { glsn: ticket.last, is_durable: true })
+            }
+            Ok(Err(at)) => Ok(Ordered { glsn: at, is_durable: true }),
+            Err(error) => {
+                if matches!(error, Error::InDoubt { .. } | Error::Poisoned { .. }) {
+                    commit.note_named();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn append(&self, draft: &Draft<'_>) -> Result<Ticket> {
+        let ticket = self.order_item(Item::Entries(draft))?;
+        Ok(ticket.expect("entries always change something"))
+    }
+
+    fn is_alone(&self) -> bool {
+        false
+    }
+
+    fn is_only_process(&self) -> bool {
+        true
+    }
+
+    fn is_caught_up(&self) -> bool {
+        !self.applier.must_load_own_records() && !self.is_stale()
+    }
+
+    fn are_own_records_current(&self) -> bool {
+        !self.applier.must_load_own_records()
+    }
+
+    fn are_keyspaces_current(&self) -> bool {
+        !self.applier.must_load_own_records()
+    }
+
+    fn catch_up(&self) -> Result<()> {
+        if self.is_stale() {
+            self.catch_up_with_order()?;
+        }
+        if self.applier.must_load_own_records() {
+            let _held = self.applier.sequencer.lock()?;
+            self.applier.load_own_records()?;
+        }
+        Ok(())
+    }
+
+    fn catch_up_with_replicas(&self) -> Result<()> {
+        self.catch_up_with_order()
+    }
+
+    fn reread_keyspaces(&self) -> Result<bool> {
+        self.applier.load_own_keyspaces().map(|()| true)
+    }
+}
+
+impl fmt::Debug for Replica {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = *lock(&self.place);
+        write!(f, "Replica({}, position {})", place.replica, place.position)
+    }
+}

@@ -1,0 +1,113 @@
+//! Blob files of a replica's records: stored in the order before the batch that names them is
+//! appended, and copied from it before that batch is applied elsewhere.
+//!
+//! Invariant: a record is written to the local log only when its blob files are here, and have the
+//! hashes that its batch states.
+
+use std::io::{self, Read};
+
+use plimsoll_log::blob::BlobId;
+
+use crate::order::OrderError;
+use crate::txn::replica::Replica;
+use crate::txn::replica::batch::{Hash, NamedBlob};
+use crate::txn::replica::place::PLACE_FILE;
+use crate::types::error::{Error, Lift, Result};
+
+/// Bytes that are hashed at a time.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// Reads bytes and hashes them.
+struct Hashing<R> {
+    bytes: R,
+    hasher: blake3::Hasher,
+}
+
+impl<R: Read> Read for Hashing<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let n = self.bytes.read(into)?;
+        self.hasher.update(&into[..n]);
+        Ok(n)
+    }
+}
+
+impl Replica {
+    /// Stores a finished blob file in the order; returns its hash.
+    pub(super) fn put_blob(&self, id: BlobId) -> Result<Hash> {
+        let hash = self.hash_of_file(id)?;
+        let mut unreadable = None;
+        let stored = self.access.call(0, true, |order| {
+            let file = self.applier.log.read_blob_file(id).map_err(|error| {
+                // Not a failure of the order, so it is not repeated.
+                let what = error.to_string();
+                unreadable = Some(error);
+                OrderError::Corrupt(what)
+            });
+            order.put_blob(hash, &mut file?)
+        });
+        if let Some(error) = unreadable {
+            return Err(Error::of_log(error));
+        }
+        stored?;
+        Ok(hash)
+    }
+
+    fn hash_of_file(&self, id: BlobId) -> Result<Hash> {
+        let mut file = self.applier.log.read_blob_file(id).lift()?;
+        let (mut hasher, mut piece) = (blake3::Hasher::new(), vec![0; PIECE_BYTES]);
+        loop {
+            match file.read(&mut piece)? {
+                0 => return Ok(*hasher.finalize().as_bytes()),
+                n => hasher.update(&piece[..n]),
+            };
+        }
+    }
+
+    /// Copies a blob file of another replica from the order, unless it is here.
+    pub(super) fn fetch_blob(&self, position: u64, named: &NamedBlob, waits: bool) -> Result<()> {
+        let (log, id) = (&self.applier.log, named.blob.id);
+        // No sweep removes it until its record is in the log.
+        log.expect_blob(id);
+        match self.hash_of_file(id) {
+            // It may have been left unsynced.
+            Ok(hash) if hash == named.hash => return log.sync_blob(id).lift(),
+            // It was left by a process that was killed, unless something here names it.
+            Ok(_) | Err(Error::Corrupt { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let is_kept = log.has_blob_file(id).lift()?
+            && (self.applier.index.runs.must_keep_blob(id) || log.is_blob_named(id).lift()?);
+        if is_kept {
+            return Err(Error::Forked {
+                glsn: None,
+                message: format!(
+                    "the batch at position {position} of the order names the blob file {}, but \
+                     this replica has another file of that name; two replicas were made from one \
+                     folder with the file `{}`; remove it from one of them",
+                    id.file_name(),
+                    PLACE_FILE
+                ),
+            });
+        }
+        let damaged = |what: &str| {
+            Error::corrupt(format!(
+                "the blob that the batch at position {position} of the order names as {} {what}; \
+                 commits are refused until the order has it, reads go on",
+                id.file_name()
+            ))
+        };
+        let found = self.access.call(position, waits, |order| order.get_blob(named.hash))?;
+        let bytes = found.ok_or_else(|| damaged("is missing"))?;
+        let mut bytes = Hashing { bytes, hasher: blake3::Hasher::new() };
+        log.copy_blob(named.blob, &mut bytes).map_err(|error| match Error::of_log(error) {
+            Error::Corrupt { .. } => damaged("is damaged"),
+            Error::Io { kind: io::ErrorKind::UnexpectedEof, .. } => damaged("is cut"),
+            error => error,
+        })?;
+        if *bytes.hasher.finalize().as_bytes() != named.hash {
+            log.discard_blob(id).lift()?;
+            return Err(damaged("is another one"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,356 @@
+//! The walk through the order: batches are read, checked against the place, and applied.
+//!
+//! Invariant: a batch is applied only if it follows the place by position, hash and GLSN. Records
+//! that the local log has already are compared with it.
+
+use std::sync::atomic::Ordering;
+
+use plimsoll_log::blob::BlobRef;
+use plimsoll_log::draft::{CommitTimes, Draft, DraftEntry};
+use plimsoll_log::error::LogError;
+use plimsoll_log::glsn::Glsn;
+use plimsoll_memory::budget::Kind;
+
+use crate::txn::apply::When;
+use crate::txn::replica::Replica;
+use crate::txn::replica::batch::{Batch, BatchBuilder, Head, Record, Refusal};
+use crate::txn::replica::place::Place;
+use crate::types::error::{Error, Lift, Result};
+use crate::types::lock::{lock, try_lock};
+
+/// A replica lets others append after so many batches of its own in a row, because one that has
+/// just appended can append again before another has read its batch.
+const ROW_MAX: u32 = 32;
+
+/// After a batch of another replica, both append for so many nanoseconds: it lets the other one
+/// append after each batch of its own.
+const CONTENDED_NANOS: u64 = 1_000_000_000;
+
+/// The longest pause for other replicas, in nanoseconds.
+const YIELD_NANOS_MAX: u64 = 500_000_000;
+
+/// The state of the walk.
+#[derive(Debug, Default)]
+pub(super) struct Walk {
+    /// Whether the order was found to have the batch at the place, since it was last unavailable.
+    is_trusted: bool,
+    /// Why the order is not used any more.
+    forked: Option<Error>,
+    /// How long an append takes, on average.
+    append_nanos: u64,
+    /// Batches of this replica since the last one of another.
+    row: u32,
+    /// When a batch of another replica was last applied.
+    other_nanos: Option<u64>,
+    /// When the last batch of this replica was appended.
+    own_nanos: Option<u64>,
+}
+
+/// Where the blob files of a batch are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Blobs {
+    /// This replica has just written them.
+    Here,
+    /// In the order, for which this `waits` if it is unavailable.
+    Elsewhere { waits: bool },
+}
+
+/// Whether the batch follows the place, in a log whose next entry is `next`, and whose chain hash
+/// is `end_chain`.
+fn follows(place: &Place, head: &Head, next: Glsn, end_chain: u64) -> Result<(), Refusal> {
+    let refuse = |what: &str| Err(Refusal::Forked(what.to_owned()));
+    if head.order_id != place.order_id {
+        return refuse("it is of the order of another store");
+    }
+    if head.position != place.position + 1 {
+        let what = format!("it was appended at position {}", head.position);
+        return Err(Refusal::Forked(what));
+    }
+    if head.previous != place.hash {
+        return refuse("it follows another batch than the one that was applied here");
+    }
+    if head.first != place.glsn.next() {
+        let what =
+            format!("it begins with GLSN {}, and not with {}", head.first, place.glsn.next());
+        return Err(Refusal::Forked(what));
+    }
+    if next == head.first && ![0, end_chain].contains(&head.chain) {
+        return refuse("it follows a log with other contents");
+    }
+    if head.replicas < place.replicas {
+        return refuse("it knows fewer replicas than the one before it");
+    }
+    Ok(())
+}
+
+impl Replica {
+    /// Remembers that the order is not that of this store.
+    fn noting_fork<T>(walk: &mut Walk, done: Result<T>) -> Result<T> {
+        match done {
+            Err(error @ Error::Forked { .. }) => {
+                walk.forked.get_or_insert_with(|| error.clone());
+                Err(error)
+            }
+            Err(error) => {
+                walk.is_trusted = false;
+                Err(error)
+            }
+            done => done,
+        }
+    }
+
+    /// Checks that the order still has the batch at the place, before something follows it.
+    pub(super) fn check_order(&self, walk: &mut Walk, waits: bool) -> Result<()> {
+        if let Some(error) = &walk.forked {
+            return Err(error.clone());
+        }
+        if walk.is_trusted {
+            return Ok(());
+        }
+        let checked = self.check_place(waits);
+        Self::noting_fork(walk, checked)?;
+        walk.is_trusted = true;
+        Ok(())
+    }
+
+    fn check_place(&self, waits: bool) -> Result<()> {
+        let place = *lock(&self.place);
+        let found = match self.access.read(place.position, waits) {
+            // The order is trimmed there.
+            Err(Error::Behind { .. }) => return Ok(()),
+            found => found?,
+        };
+        let what = match found {
+            Some(batch) if batch.hash == place.hash => return Ok(()),
+            Some(_) => "another one than that which was applied here",
+            None => "missing, but was applied here",
+        };
+        Err(Refusal::Forked(format!("it is {what}")).at(place.position))
+    }
+
+    /// Applies all batches that follow.
+    pub(super) fn catch_up_by(&self, walk: &mut Walk, waits: bool) -> Result<()> {
+        self.check_order(walk, waits)?;
+        let done = self.walk_to_end(walk, waits);
+        Self::noting_fork(walk, done)
+    }
+
+    fn walk_to_end(&self, walk: &mut Walk, waits: bool) -> Result<()> {
+        loop {
+            if self.is_closed.load(Ordering::Acquire) {
+                return Err(Error::Closed);
+            }
+            let begun = self.access.clock.monotonic_nanos();
+            let place = *lock(&self.place);
+            let Some(batch) = self.access.read(place.position + 1, waits)? else {
+                self.check_end(&place)?;
+                self.checked_nanos.store(begun, Ordering::Release);
+                return Ok(());
+            };
+            let bytes = batch.bytes() as u64;
+            let _lease = self.applier.budget.lease(Kind::Staging, bytes)?;
+            self.apply(&batch, Blobs::Elsewhere { waits })?;
+            self.unfreed_bytes.fetch_add(bytes, Ordering::Relaxed);
+            if batch.head.nonce >> 64 != self.nonce >> 64 {
+                (walk.row, walk.other_nanos) = (0, Some(begun));
+            }
+        }
+    }
+
+    /// Fails if the local log has records that the order does not have.
+    fn check_end(&self, place: &Place) -> Result<()> {
+        let next = self.applier.log.bounds().next;
+        if place.glsn.next() == next {
+            return Ok(());
+        }
+        Err(Error::Forked {
+            glsn: Some(place.glsn.next()),
+            message: format!(
+                "the order ends at position {} with GLSN {}, but the log of this store ends with \
+                 GLSN {}; commits are refused, reads go on",
+                place.position,
+                place.glsn,
+                next.0 - 1
+            ),
+        })
+    }
+
+    /// Appends a batch and applies it; false if another one is at its position.
+    pub(super) fn append_and_apply(
+        &self,
+        walk: &mut Walk,
+        position: u64,
+        bytes: Vec<u8>,
+    ) -> Result<bool> {
+        let begun = self.access.clock.monotonic_nanos();
+        let appended = self.access.append(position, &bytes);
+        let mut is_ours = Self::noting_fork(walk, appended)?;
+        if !is_ours {
+            // The answer may have been that to an earlier try, by the order itself, of this batch.
+            let found = self.access.read(position, true)?;
+            is_ours = found.is_some_and(|found| bytes.ends_with(&found.hash));
+        }
+        if !is_ours {
+            return Ok(false);
+        }
+        let now = self.access.clock.monotonic_nanos();
+        let nanos = now.saturating_sub(begun);
+        walk.append_nanos = walk.append_nanos - walk.append_nanos / 8 + nanos / 8;
+        (walk.row, walk.own_nanos) = (walk.row + 1, Some(now));
+        let batch = Batch::decode(bytes).map_err(|refusal| refusal.at(position))?;
+        let applied = match self.apply(&batch, Blobs::Here) {
+            // The memory may have been taken by others for a moment.
+            Err(Error::OutOfBudget(_)) => self.apply(&batch, Blobs::Here),
+            applied => applied,
+        };
+        let applied = Self::noting_fork(walk, applied);
+        applied.map(|()| true).map_err(|error| match error {
+            error @ Error::Poisoned { .. } => error,
+            error => Error::InDoubt {
+                position,
+                cause: format!("it is in the order, but was not applied here: {error}"),
+            },
+        })
+    }
+
+    /// Pauses before an append, if other replicas may be waiting to append.
+    pub(super) fn yield_to_others(&self, walk: &mut Walk) {
+        let now = self.access.clock.monotonic_nanos();
+        let is_contended =
+            walk.other_nanos.is_some_and(|then| now.saturating_sub(then) < CONTENDED_NANOS);
+        let pause = 2 * walk.append_nanos.min(YIELD_NANOS_MAX / 2);
+        let since_own = walk.own_nanos.map_or(u64::MAX, |then| now.saturating_sub(then));
+        if walk.row == 0 || since_own >= pause || !(is_contended || walk.row >= ROW_MAX) {
+            return;
+        }
+        self.access.clock.sleep(std::time::Duration::from_nanos(pause - since_own));
+        walk.row = 0;
+    }
+
+    /// Applies the batch that follows the place.
+    pub(super) fn apply(&self, batch: &Batch, blobs: Blobs) -> Result<()> {
+        let (place, position) = (*lock(&self.place), batch.head.position);
+        let (next, end_chain) = (self.applier.log.bounds().next, self.applier.log.end_chain());
+        follows(&place, &batch.head, next, end_chain)
+            .map_err(|refusal| refusal.at(place.position + 1))?;
+        let mut last = place.glsn;
+        for record in batch.records() {
+            let record = record.map_err(|refusal| refusal.at(position))?;
+            if let Blobs::Elsewhere { waits } = blobs
+                && record.first >= self.applier.log.bounds().next
+            {
+                record.blobs.iter().try_for_each(|it| self.fetch_blob(position, it, waits))?;
+            }
+            last = record.last();
+        }
+        let held = self.applier.sequencer.lock()?;
+        for record in batch.records() {
+            let record = record.map_err(|refusal| refusal.at(position))?;
+            self.write_record(position, &record)?;
+        }
+        self.applier.apply(&held, self.applier.log.bounds().next, When::Live)?;
+        let Place { order_id, replica, .. } = place;
+        let (hash, replicas) = (batch.hash, batch.head.replicas);
+        *lock(&self.place) =
+            Place { order_id, position, hash, glsn: last, chain: 0, replica, replicas };
+        Ok(())
+    }
+
+    /// Appends a record to the local log, or compares it with that of the log.
+    fn write_record(&self, position: u64, record: &Record<'_>) -> Result<()> {
+        let forked = |what: &str| Refusal::Forked(what.to_owned()).at(position);
+        let next = self.applier.log.bounds().next;
+        if record.last() < next {
+            return match self.has_equal(record).lift()? {
+                true => Ok(()),
+                false => Err(forked(&format!(
+                    "the record at GLSN {} differs from that of this store",
+                    record.first
+                ))),
+            };
+        }
+        if record.first != next {
+            return Err(forked("a record of this store ends within one of the batch"));
+        }
+        let parts: Vec<[&[u8]; 1]> = record.entries.iter().map(|(_, bytes)| [*bytes]).collect();
+        let entries: Vec<DraftEntry<'_>> = record
+            .entries
+            .iter()
+            .zip(&parts)
+            .map(|((stream, _), parts)| DraftEntry { stream: *stream, parts })
+            .collect();
+        let blobs: Vec<BlobRef> = record.blobs.iter().map(|named| named.blob).collect();
+        let (read_at, times) = (record.read_at, CommitTimes::ANY);
+        let draft = Draft { entries: &entries, read_at, blobs: &blobs, times };
+        match self.applier.log.submit_ordered(&draft, record.first, record.timestamp_micros) {
+            Err(LogError::InvalidDraft { what }) => Err(forked(&what)),
+            submitted => submitted.lift().map(drop),
+        }
+    }
+
+    /// Whether the local log has this record; true if it is trimmed there.
+    fn has_equal(&self, record: &Record<'_>) -> Result<bool, LogError> {
+        let log = &self.applier.log;
+        let meta = match log.meta(record.first) {
+            Err(LogError::Trimmed { .. }) => return Ok(true),
+            meta => meta?,
+        };
+        let count = record.entries.len() as u32;
+        let is_equal = meta.timestamp_micros == record.timestamp_micros
+            && meta.read_at == record.read_at
+            && (meta.record_first, meta.record_count) == (record.first, count)
+            && log.blobs_of(record.first)?.iter().eq(record.blobs.iter().map(|it| &it.blob));
+        for (number, (stream, payload)) in record.entries.iter().enumerate() {
+            let entry = log.read(Glsn(record.first.0 + number as u64))?;
+            if entry.meta.stream != *stream || entry[..] != **payload {
+                return Ok(false);
+            }
+        }
+        Ok(is_equal)
+    }
+
+    /// Gets a number for this replica, which no other one has: the first part of the ids of its
+    /// blob files.
+    pub(super) fn claim_number(&self) -> Result<()> {
+        let walk = &mut *lock(&self.walk);
+        loop {
+            self.catch_up_by(walk, true)?;
+            let place = *lock(&self.place);
+            let Some(number) = place.replicas.checked_add(1) else {
+                return Err(Error::format("all 65,535 numbers of replicas of the order are used"));
+            };
+            let head = Head { replica: number, replicas: number, ..self.head_after(&place) };
+            let bytes = BatchBuilder::new(&head).finish();
+            if self.append_and_apply(walk, head.position, bytes)? {
+                lock(&self.place).replica = number;
+                self.applier.log.set_node(number);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Applies what follows, if no other thread does, without waiting for the order; records the
+    /// place if it `saves`. Returns whether it applied something.
+    pub(crate) fn step(&self, saves: bool) -> Result<bool> {
+        let Some(mut walk) = try_lock(&self.walk) else { return Ok(false) };
+        // After the store is closed, another process may own the folder.
+        if self.is_closed.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        let before = lock(&self.place).position;
+        let done = self.catch_up_by(&mut walk, false);
+        let saved = if saves { self.save_place(false) } else { Ok(()) };
+        drop(walk);
+        self.free_log();
+        done.and(saved)?;
+        Ok(lock(&self.place).position != before)
+    }
+
+    /// Frees old segments of the log after about a segment's worth of records of others.
+    pub(super) fn free_log(&self) {
+        if self.unfreed_bytes.load(Ordering::Relaxed) >= self.segment_bytes {
+            self.unfreed_bytes.store(0, Ordering::Relaxed);
+            self.applier.index.env.free_log(true);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! A cluster in a bucket: where its objects are, and `cluster.json`, which identifies it.
+//!
+//! ```text
+//! cluster.json   id, format, creation, base: written last, by put-if-absent
+//! base/          an archive of the store from which the cluster was created
+//! log/           the batches (`bucket_order.rs`)
+//! blob/          large values, by hash (`blobs.rs`)
+//! hint           about where the log ends
+//! tmp/           objects that are being written, if the bucket is a folder
+//! ```
+
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use plimsoll::Glsn;
+use plimsoll_archive::{Archive, Bucket, Folders, Put, bucket_at};
+use plimsoll_disk::os::OsDisk;
+use plimsoll_disk::vfs::Disk;
+use serde::{Deserialize, Serialize};
+
+use crate::bucket_order::{BucketOrder, SWEEP_AGE};
+use crate::error::{Error, Result};
+use crate::sealed_json::{self, FORMAT, Unusable};
+
+/// The object that identifies a cluster.
+const CLUSTER: &str = "cluster.json";
+
+/// Its title.
+const TITLE: &str = "cluster";
+
+/// The folder of the base.
+const BASE: &str = "base";
+
+/// The longest `cluster.json`.
+const CLUSTER_BYTES_MAX: u64 = 64 << 10;
+
+/// The contents of `cluster.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    /// The id of the cluster: random, because two clusters can be created from one store.
+    #[serde(with = "hex128")]
+    pub(crate) id: u128,
+    /// The id of the log of every member.
+    #[serde(with = "hex128")]
+    pub(crate) log_id: u128,
+    /// Microseconds since 1970 UTC.
+    pub(crate) created_micros: u64,
+    /// The newest GLSN of the base. The first batch follows it.
+    pub(crate) base_glsn: u64,
+}
+
+impl Identity {
+    pub(crate) fn base(&self) -> Glsn {
+        Glsn(self.base_glsn)
+    }
+}
+
+/// The place of a cluster.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) bucket: Arc<dyn Bucket>,
+    /// The URL, or the absolute path of the folder. Messages name the bucket so.
+    pub(crate) url: String,
+}
+
+impl Place {
+    /// The place that a URL or path names. Makes no request.
+    pub(crate) fn find(url: &str, folders: Folders) -> Result<Self> {
+        if has_secret(url) {
+            // Without the URL, which would be printed.
+            let (url, what) = (
+                "the URL of the bucket".to_owned(),
+                "it contains a password or a \
+                query; leave them out, and give credentials in the environment"
+                    .to_owned(),
+            );
+            return Err(Error::Archive(plimsoll_archive::Error::Url { url, what }));
+        }
+        let bucket = bucket_at(url, folders)?;
+        // Members may be opened from another working directory.
+        let folder = bucket.folder().map_err(|error| Error::bucket(url, "its folder", error))?;
+        let url = folder.map_or_else(|| url.to_owned(), |path| path.display().to_string());
+        Ok(Self { bucket, url })
+    }
+
+    /// The archive of the base.
+    pub(crate) fn base(&self) -> Result<Archive> {
+        Ok(Archive::open(&format!("{}/{BASE}", self.url.trim_end_matches('/')))?)
+    }
+
+    /// The order of the cluster.
+    pub(crate) fn order(&self) -> Result<BucketOrder> {
+        // Leftovers cost only space.
+        let _ = self.bucket.sweep(SWEEP_AGE);
+        let order = BucketOrder::new(Arc::clone(&self.bucket), &self.url);
+        order.map_err(|error| self.failed("its folder", error))
+    }
+
+    pub(crate) fn failed(&self, what: &str, error: std::io::Error) -> Error {
+        Error::bucket(&self.url, what, error)
+    }
+
+    /// The identity of the cluster at this place.
+    pub(crate) fn identity(&self) -> Result<Identity> {
+        let found = self.find_identity()?;
+        found.ok_or_else(|| Error::NotACluster { place: self.url.clone() })
+    }
+
+    /// As [`Place::identity`]; `None` if there is no cluster.
+    pub(crate) fn find_identity(&self) -> Result<Option<Identity>> {
+        let found = self.bucket.get(CLUSTER).map_err(|error| self.failed(CLUSTER, error))?;
+        let Some(object) = found else { return Ok(None) };
+        let mut text = Vec::new();
+        let read = object.reader.take(CLUSTER_BYTES_MAX).read_to_end(&mut text);
+        read.map_err(|error| self.failed(CLUSTER, error))?;
+        let place = || format!("{}: {CLUSTER}", self.url);
+        match sealed_json::decode(TITLE, &text) {
+            Ok(identity) => Ok(Some(identity)),
+            Err(Unusable::Format(format)) => {
+                Err(Error::Format { place: place(), format, known: FORMAT })
+            }
+            Err(Unusable::Damaged(what)) => {
+                let what = format!("{what}; restore this object from a copy of the bucket");
+                Err(Error::Damaged { place: place(), what })
+            }
+        }
+    }
+
+    /// Makes this place a cluster; fails if there is one.
+    pub(crate) fn identify(&self, identity: &Identity) -> Result<()> {
+        let text = sealed_json::encode(TITLE, identity)
+            .map_err(|error| self.failed(CLUSTER, error.into()))?;
+        let put = self.bucket.put_new(CLUSTER, &mut &text[..]);
+        match put.map_err(|error| self.failed(CLUSTER, error))? {
+            Put::New => Ok(()),
+            Put::Exists => match self.identity()? == *identity {
+                // The answer of an earlier attempt was lost.
+                true => Ok(()),
+                false => Err(Error::ClusterExists { place: self.url.clone() }),
+            },
+        }
+    }
+
+    /// Creates the folders of an existing cluster that are often empty, and that a copy may lack.
+    pub(crate) fn restore_folders(&self) -> Result<()> {
+        let folder = self.bucket.folder().map_err(|error| self.failed("its folder", error))?;
+        let Some(folder) = folder else { return Ok(()) };
+        let disk = OsDisk::new();
+        for path in ["tmp", crate::blobs::FOLDER].map(|name| folder.join(name)) {
+            if disk.entry(&path).map_err(Error::file(&path))?.is_none() {
+                match disk.create_dir(&path).and_then(|()| disk.sync_dir(&folder)) {
+                    // A member that may only read cannot write there either.
+                    Err(error)
+                        if [ErrorKind::AlreadyExists, ErrorKind::PermissionDenied]
+                            .contains(&error.kind()) => {}
+                    made => made.map_err(Error::file(&path))?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails if the place holds batches, or, if it is a folder, anything that an interrupted
+    /// creation does not leave.
+    pub(crate) fn check_new(&self) -> Result<()> {
+        let not_empty = |object: &str| {
+            Err(Error::NotEmpty { place: self.url.clone(), object: object.to_owned() })
+        };
+        let list = |folder: &str| {
+            self.bucket.list(folder).map_err(|error| self.failed("the list of its objects", error))
+        };
+        let logged = list(crate::bucket_order::LOG)?;
+        if let Some(object) = logged.iter().find(|name| !name.contains("probe-")) {
+            return not_empty(object);
+        }
+        let folder = self.bucket.folder().map_err(|error| self.failed("its folder", error))?;
+        let Some(folder) = folder else { return Ok(()) };
+        let names = names_in(&folder)?;
+        let is_other = |name: &&String| {
+            ![BASE, crate::bucket_order::LOG, crate::blobs::FOLDER, "tmp"].contains(&name.as_str())
+        };
+        names.iter().find(is_other).map_or(Ok(()), |name| not_empty(name))
+    }
+}
+
+/// Whether a URL contains a password or a query, which may be a token.
+fn has_secret(url: &str) -> bool {
+    let Some((_, rest)) = url.split_once("://") else { return false };
+    let authority = rest.split('/').next().unwrap_or_default();
+    let user = authority.rsplit_once('@').map_or("", |(user, _)| user);
+    user.contains(':') || rest.contains('?')
+}
+
+/// The names in a folder; none if it does not exist.
+fn names_in(folder: &Path) -> Result<Vec<String>> {
+    let disk = OsDisk::new();
+    let failed = |error| Error::File { path: PathBuf::from(folder), source: error };
+    match disk.entry(folder).map_err(failed)? {
+        Some(_) => {
+            let mut names = disk.names(folder).map_err(failed)?;
+            names.sort_unstable();
+            Ok(names)
+        }
+        None => Ok(Vec::new()),
+    }
+}
+
+/// A number of 128 bits as hexadecimal digits.
+pub(crate) mod hex128 {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(crate) fn serialize<S: Serializer>(number: &u128, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&format_args!("{number:032x}"))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u128, D::Error> {
+        let text = String::deserialize(from)?;
+        u128::from_str_radix(&text, 16).map_err(D::Error::custom)
+    }
+}

@@ -1,0 +1,185 @@
+//! Errors of a cluster, named by what the caller should do next.
+
+use std::io;
+use std::path::PathBuf;
+
+use plimsoll::order::OrderError;
+
+use crate::retry::remedy;
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] plimsoll::Error),
+    /// The base of the cluster, which is an archive, failed.
+    #[error(transparent)]
+    Archive(plimsoll_archive::Error),
+    /// The log in the bucket failed.
+    #[error(transparent)]
+    Order(#[from] OrderError),
+    /// The bucket failed.
+    #[error("{place}: {what}: {source}; {}", remedy(source))]
+    Bucket {
+        /// The bucket.
+        place: String,
+        /// The object, or the operation.
+        what: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// A file of the store failed.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The bucket does not decide between writers, so it cannot order commits.
+    #[error(
+        "{place}: this bucket cannot order the commits of a cluster: {what}; use a local folder, \
+         or a service with conditional writes (If-None-Match: *)"
+    )]
+    Unfit {
+        /// The bucket.
+        place: String,
+        /// What it did.
+        what: String,
+    },
+    /// There is a cluster at this place: join it, or create another one at another place.
+    #[error(
+        "{place}: there is a cluster here already; `plimsoll cluster join` makes a member of it, \
+         and another place takes another cluster"
+    )]
+    ClusterExists {
+        /// The bucket.
+        place: String,
+    },
+    /// The place holds something else: give the cluster its own folder or prefix.
+    #[error("{place}: this place holds `{object}` and no cluster; give a new folder or prefix")]
+    NotEmpty {
+        /// The bucket.
+        place: String,
+        /// An object or folder there.
+        object: String,
+    },
+    /// There is no cluster at this place.
+    #[error(
+        "{place}: there is no cluster here; check that the URL is right and that the bucket is \
+         mounted, or create a cluster with `plimsoll cluster create`"
+    )]
+    NotACluster {
+        /// The bucket.
+        place: String,
+    },
+    /// The cluster, or the file in a member's folder, has a format that this version does not know.
+    #[error(
+        "{place}: the cluster has format {format}, and this version of Plimsoll knows format \
+         {known}; run the version that created it on every member, or leave the cluster with that \
+         version and create a new one with this one"
+    )]
+    Format {
+        /// The object or file.
+        place: String,
+        /// Its format.
+        format: u64,
+        /// The format of this version.
+        known: u64,
+    },
+    /// An object of the cluster, or the file in a member's folder, is damaged.
+    #[error("{place}: {what}")]
+    Damaged {
+        /// The object or file.
+        place: String,
+        /// The damage, and the remedy.
+        what: String,
+    },
+    /// The store is not a member of a cluster.
+    #[error(
+        "{}: this store is not a member of a cluster; `plimsoll cluster join` makes a member at \
+         another path, and `plimsoll cluster create` makes a cluster from this store",
+        path.display()
+    )]
+    NotAMember {
+        /// The store.
+        path: PathBuf,
+    },
+    /// The store is a member of a cluster: leave that cluster first.
+    #[error(
+        "{}: this store is a member of the cluster {url}; leave it first (`plimsoll cluster \
+         leave`), or use another path",
+        path.display()
+    )]
+    IsAMember {
+        /// The store.
+        path: PathBuf,
+        /// Its cluster.
+        url: String,
+    },
+    /// The cluster at this place is another one than the member's.
+    #[error(
+        "{place}: this is another cluster (its id is {found:032x}) than that of {} ({own:032x}); \
+         check the URL, or join the cluster at another path",
+        path.display()
+    )]
+    OtherCluster {
+        /// The bucket.
+        place: String,
+        /// The store.
+        path: PathBuf,
+        /// The id of the cluster at the place.
+        found: u128,
+        /// The id of the member's cluster.
+        own: u128,
+    },
+    /// The member's bucket is at another URL: if it was moved, join there.
+    #[error(
+        "{}: the bucket of this member is {own}, not {given}; if it was moved, `plimsoll cluster \
+         join {given} {}` records that. Never use a copy of a bucket beside the bucket",
+        path.display(),
+        path.display()
+    )]
+    OtherUrl {
+        /// The store.
+        path: PathBuf,
+        /// The recorded URL.
+        own: String,
+        /// The other URL.
+        given: String,
+    },
+    /// The destination of a new member is in use.
+    #[error(
+        "{}: the destination exists; give a folder that is empty or does not exist",
+        path.display()
+    )]
+    DestinationExists {
+        /// The destination.
+        path: PathBuf,
+    },
+}
+
+/// Result of a call to this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    pub(crate) fn bucket(place: &str, what: impl Into<String>, source: io::Error) -> Self {
+        Self::Bucket { place: place.to_owned(), what: what.into(), source }
+    }
+
+    pub(crate) fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File { path, source }
+    }
+}
+
+impl From<plimsoll_archive::Error> for Error {
+    fn from(error: plimsoll_archive::Error) -> Self {
+        match error {
+            plimsoll_archive::Error::Store(error) => Self::Store(error),
+            error => Self::Archive(error),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Opens a member.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use plimsoll::{Db, Options};
+use plimsoll_archive::Folders;
+use plimsoll_disk::os::OsDisk;
+use plimsoll_disk::vfs::Disk;
+
+use crate::cluster::Place;
+use crate::error::{Error, Result};
+use crate::joining::join;
+use crate::membership;
+
+/// Opens the member at `path` of the cluster `url`. If there is nothing at the path, joins the
+/// cluster first. If the bucket was moved, [`join`] records its new URL.
+///
+/// A commit is in the bucket when it returns. Reads are local; [`Db::sync`] applies everything that
+/// any member has committed. Only one process at a time can have a member open for writing.
+///
+/// # Errors
+/// [`Error::NotAMember`]: the store at the path is not a member. [`Error::OtherCluster`]: it is a
+/// member of another cluster. [`Error::OtherUrl`]: its bucket is elsewhere. As for [`join`] and
+/// [`Db::open`].
+///
+/// # Examples
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let path = |name: &str| dir.path().join(name);
+/// # let url = format!("file://{}", path("bucket").display());
+/// use plimsoll::{Db, Options};
+///
+/// let options = Options::new().memory_bytes(16 << 20);
+/// # Db::open(path("first"), options.clone())?.close()?;
+/// # plimsoll_replica::create(&url, path("first"), options.clone())?;
+/// let db = plimsoll_replica::open(path("replica"), &url, options)?;
+/// db.put(&db.keyspace("default")?, "key", "value")?;
+/// # Ok(())
+/// # }
+/// ```
+pub fn open(path: impl AsRef<Path>, url: &str, options: Options) -> Result<Db> {
+    let path = path.as_ref();
+    let Some(member) = membership::membership(path)? else {
+        return match is_empty(path)? {
+            true => {
+                join(url, path, options.clone())?;
+                open_member(path, options)
+            }
+            false => Err(Error::NotAMember { path: path.to_owned() }),
+        };
+    };
+    let place = Place::find(url, Folders::Existing)?;
+    if place.url != member.url {
+        // A copy of the bucket has the same id, and must not be written beside it.
+        let (path, own, given) = (path.to_owned(), member.url, place.url);
+        return Err(Error::OtherUrl { path, own, given });
+    }
+    open_at(path, &place, member.id, options)
+}
+
+/// Opens the member at `path` of the cluster that its folder names. See [`open`].
+///
+/// # Errors
+/// As for [`open`].
+///
+/// # Examples
+/// See the [crate](crate).
+pub fn open_member(path: impl AsRef<Path>, options: Options) -> Result<Db> {
+    let path = path.as_ref();
+    let member = membership::membership(path)?;
+    let member = member.ok_or_else(|| Error::NotAMember { path: path.to_owned() })?;
+    let place = Place::find(&member.url, Folders::Existing)?;
+    open_at(path, &place, member.id, options)
+}
+
+/// Opens the store at a path with the order of a cluster.
+pub(crate) fn open_at(path: &Path, place: &Place, id: u128, options: Options) -> Result<Db> {
+    match check_id(place, path, id) {
+        // Each batch names the cluster, too. Reads need no bucket.
+        Err(Error::Bucket { .. }) => {}
+        checked => {
+            checked?;
+            place.restore_folders()?;
+        }
+    }
+    let options = options.create(false).shared(false).order(Arc::new(place.order()?));
+    Ok(Db::open(path, options)?)
+}
+
+fn check_id(place: &Place, path: &Path, own: u128) -> Result<()> {
+    let found = place.identity()?.id;
+    match found == own {
+        true => Ok(()),
+        false => {
+            Err(Error::OtherCluster { place: place.url.clone(), path: path.to_owned(), found, own })
+        }
+    }
+}
+
+/// Whether a path is free, or an empty folder.
+pub(crate) fn is_empty(path: &Path) -> Result<bool> {
+    let disk = OsDisk::new();
+    match disk.entry(path).map_err(Error::file(path))? {
+        None => Ok(true),
+        Some(entry) if entry.is_dir => Ok(disk.names(path).map_err(Error::file(path))?.is_empty()),
+        Some(_) => Ok(false),
+    }
+}

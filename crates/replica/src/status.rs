@@ -1,0 +1,124 @@
+//! The state of a cluster, and of one member.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use plimsoll::{Db, Glsn, Options};
+use plimsoll_archive::Folders;
+use plimsoll_disk::os::OsDisk;
+use plimsoll_disk::vfs::Disk;
+
+use crate::cluster::Place;
+use crate::error::{Error, Result};
+use crate::membership::{Membership, membership};
+
+/// The state of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClusterStatus {
+    /// When it was created.
+    pub created: SystemTime,
+    /// The newest GLSN of the base.
+    pub base: Glsn,
+    /// The number of batches in its log.
+    pub batches: u64,
+}
+
+/// The state of a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemberStatus {
+    /// The store.
+    pub path: PathBuf,
+    /// Its newest GLSN.
+    pub newest: Glsn,
+}
+
+/// The state of a cluster, as one machine sees it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Status {
+    /// The URL of the bucket, or the absolute path of its folder.
+    pub url: String,
+    /// The id of the cluster.
+    pub id: u128,
+    /// The cluster; the error if the bucket of a member cannot be used.
+    pub cluster: Result<ClusterStatus>,
+    /// The member, if the status of one was asked for.
+    pub member: Option<MemberStatus>,
+}
+
+/// The state of the cluster of which the store at `target` is a member, and of that member; or of
+/// the cluster whose URL or folder `target` is. Changes nothing, also while another process has the
+/// member open.
+///
+/// # Errors
+/// [`Error::NotACluster`]: there is neither a member nor a cluster. The store; the bucket, unless
+/// `target` is a member.
+///
+/// # Examples
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let path = |name: &str| dir.path().join(name);
+/// # let url = format!("file://{}", path("bucket").display());
+/// use plimsoll::{Db, Options};
+///
+/// let options = Options::new().memory_bytes(16 << 20);
+/// # Db::open(path("store"), options.clone())?.close()?;
+/// plimsoll_replica::create(&url, path("store"), options.clone())?;
+/// let status = plimsoll_replica::status(&url, options)?;
+/// assert!(status.cluster?.batches >= 1);
+/// # Ok(())
+/// # }
+/// ```
+pub fn status(target: &str, options: Options) -> Result<Status> {
+    match membership(target)? {
+        Some(member) => of_member(Path::new(target), member, options),
+        None => {
+            let place = Place::find(target, Folders::Existing)?;
+            let (id, cluster) = of_cluster(&place).map_err(|error| match error {
+                Error::NotACluster { .. } if is_store(Path::new(target)) => {
+                    Error::NotAMember { path: PathBuf::from(target) }
+                }
+                error => error,
+            })?;
+            Ok(Status { url: place.url, id, cluster: Ok(cluster), member: None })
+        }
+    }
+}
+
+/// Whether a folder looks like a store.
+fn is_store(path: &Path) -> bool {
+    let is_dir = |name: &str| {
+        OsDisk::new().entry(&path.join(name)).is_ok_and(|it| it.is_some_and(|it| it.is_dir))
+    };
+    is_dir("log") && is_dir("index")
+}
+
+fn of_cluster(place: &Place) -> Result<(u128, ClusterStatus)> {
+    let identity = place.identity()?;
+    let created = UNIX_EPOCH + Duration::from_micros(identity.created_micros);
+    let batches = place.order()?.end()?;
+    Ok((identity.id, ClusterStatus { created, base: identity.base(), batches }))
+}
+
+fn of_member(path: &Path, member: Membership, options: Options) -> Result<Status> {
+    let db = Db::open(path, options.create(false).shared(false).read_only(true).warm(false))?;
+    let newest = db.newest();
+    drop(db);
+    let cluster = Place::find(&member.url, Folders::Existing).and_then(|place| {
+        let (found, cluster) = of_cluster(&place)?;
+        match found == member.id {
+            true => Ok(cluster),
+            false => Err(Error::OtherCluster {
+                place: place.url,
+                path: path.to_owned(),
+                found,
+                own: member.id,
+            }),
+        }
+    });
+    let member_status = MemberStatus { path: path.to_owned(), newest };
+    Ok(Status { url: member.url, id: member.id, cluster, member: Some(member_status) })
+}

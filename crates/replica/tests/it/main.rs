@@ -1,0 +1,14 @@
+//! Integration tests of clusters: one binary, with one module per subject.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "tests and their helpers; they wait for the real clock and damage real files"
+)]
+
+mod conformance;
+mod damage;
+mod faults;
+mod folder;
+mod members;
+mod memory_bucket;

@@ -1,0 +1,45 @@
+"""Members of a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import plimsoll
+import pytest
+
+
+def test_a_place_without_a_cluster_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(plimsoll.InvalidInput, match="there is no cluster here"):
+        plimsoll.open(tmp_path / "store", memory="16MiB", cluster=tmp_path / "bucket")
+    assert not (tmp_path / "store").exists()
+    assert not (tmp_path / "bucket").exists()
+
+
+def test_a_member_is_open_in_one_process(tmp_path: Path) -> None:
+    for keywords in ({"shared": True}, {"read_only": True}):
+        with pytest.raises(plimsoll.InvalidInput, match="one process"):
+            plimsoll.open(tmp_path / "store", cluster=tmp_path / "bucket", **keywords)
+
+
+def test_a_store_that_is_no_member_is_refused(tmp_path: Path) -> None:
+    plimsoll.open(tmp_path / "store", memory="16MiB").close()
+    with pytest.raises(plimsoll.InvalidInput, match="not a member of a cluster"):
+        plimsoll.open(tmp_path / "store", memory="16MiB", cluster=tmp_path / "bucket")
+    plimsoll.open(tmp_path / "store", memory="16MiB").close()
+
+
+def test_members_have_one_history(tmp_path: Path) -> None:
+    with plimsoll.open(tmp_path / "one", memory="16MiB") as db:
+        db[b"first"] = b"1"
+    bucket = tmp_path / "bucket"
+    plimsoll.create_cluster(tmp_path / "one", bucket, memory="16MiB")
+    with pytest.raises(plimsoll.InvalidInput, match="cluster=URL"):
+        plimsoll.open(tmp_path / "one", memory="16MiB")
+    with (
+        plimsoll.open(tmp_path / "one", memory="16MiB", cluster=bucket) as one,
+        plimsoll.open(tmp_path / "two", memory="16MiB", cluster=bucket) as two,
+    ):
+        assert two[b"first"] == b"1"
+        two[b"second"] = b"2"
+        one.sync()
+        assert one[b"second"] == b"2"
