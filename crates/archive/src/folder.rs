@@ -6,7 +6,7 @@
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use plimsoll_disk::clock::{Clock, SystemClock};
@@ -36,6 +36,9 @@ pub struct Folder {
     is_exclusive: bool,
     /// Whether missing folders are created.
     makes: bool,
+    /// Whether the sync of a folder failed. The system reports such an error once, and the next
+    /// sync succeeds although names may be lost in a power cut, so no later one is believed.
+    has_failed_sync: AtomicBool,
 }
 
 impl Folder {
@@ -47,6 +50,7 @@ impl Folder {
             drafts: AtomicU64::new(0),
             is_exclusive: false,
             makes: true,
+            has_failed_sync: AtomicBool::new(false),
         }
     }
 
@@ -80,12 +84,28 @@ impl Folder {
         Ok(path)
     }
 
+    /// Makes the names in a folder durable.
+    fn sync_names(&self, dir: &Path) -> io::Result<()> {
+        if self.has_failed_sync.load(Ordering::Acquire) {
+            return Err(io::Error::other(
+                "an earlier sync of this folder failed, so what was written may be lost; check \
+                 the disk, and open it again",
+            ));
+        }
+        self.disk.sync_dir(dir).inspect_err(|error| {
+            // A folder that is missing has no names.
+            if error.kind() != ErrorKind::NotFound {
+                self.has_failed_sync.store(true, Ordering::Release);
+            }
+        })
+    }
+
     /// Makes the names of the folders in the root durable, and that of the root.
     fn sync_folders(&self) -> io::Result<()> {
-        self.disk.sync_dir(&self.root)?;
+        self.sync_names(&self.root)?;
         match self.root.parent() {
-            Some(parent) if parent.as_os_str().is_empty() => self.disk.sync_dir(Path::new(".")),
-            Some(parent) => self.disk.sync_dir(parent),
+            Some(parent) if parent.as_os_str().is_empty() => self.sync_names(Path::new(".")),
+            Some(parent) => self.sync_names(parent),
             None => Ok(()),
         }
     }
@@ -167,14 +187,14 @@ impl Bucket for Folder {
         let folder = self.make(folder_of(name))?;
         // A stopped archiver may have named the object without syncing the name.
         if self.disk.entry(&path)?.is_some() {
-            return self.disk.sync_dir(&folder).map(|()| Put::Exists);
+            return self.sync_names(&folder).map(|()| Put::Exists);
         }
         let draft = self.draft()?;
         let put = self.write(&draft, bytes).and_then(|()| self.publish(&draft, &path));
         // A draft that stays is removed by the next archiver, or swept.
         let _ = self.disk.remove(&draft);
         let put = put?;
-        self.disk.sync_dir(&folder).map(|()| put)
+        self.sync_names(&folder).map(|()| put)
     }
 
     fn exists(&self, name: &str) -> io::Result<bool> {
@@ -189,11 +209,11 @@ impl Bucket for Folder {
         if put.is_err() {
             let _ = self.disk.remove(&draft);
         }
-        put.and_then(|()| self.disk.sync_dir(&folder))
+        put.and_then(|()| self.sync_names(&folder))
     }
 
     fn sync(&self, folder: &str) -> io::Result<()> {
-        self.disk.sync_dir(&self.root.join(folder))
+        self.sync_names(&self.root.join(folder))
     }
 
     fn sweep(&self, age: Duration) -> io::Result<u64> {

@@ -408,16 +408,17 @@ fn no_blob_file_gets_an_id_that_the_next_opening_would_refuse() {
         log.sync().unwrap();
         log.close().unwrap();
     }
-    // The file of another node does not affect this node's ids.
+    // All nodes share one sequence of numbers: that of another node's file is not assigned again.
     let (memory, disk) = (Memory::new(16 << 20), mem_disk());
     drop(open(&disk, &memory));
-    disk.open(
-        &Path::new(DIR).join(BlobId(u64::MAX).file_name()),
-        Open::CreateNew,
-        Caching::Buffered,
-    )
-    .unwrap();
-    assert!(open(&disk, &memory).create_blob().is_ok());
+    let theirs = BlobId::of(3, 1 << 40);
+    disk.open(&Path::new(DIR).join(theirs.file_name()), Open::CreateNew, Caching::Buffered)
+        .unwrap();
+    let log = open(&disk, &memory);
+    let mut blob = log.create_blob().unwrap();
+    blob.write(&payload(1, 5000)).unwrap();
+    let ours = blob.finish().unwrap().id;
+    assert!(ours.node() == 0 && ours.number() > theirs.number(), "{ours:?}");
 }
 
 #[test]
