@@ -74,7 +74,8 @@ pub(crate) fn open(
         }
         Some(cluster) => {
             if !create && !path.exists() {
-                let what = "there is no store here; leave out create=False to join the cluster".to_owned();
+                let what =
+                    "there is no store here; leave out create=False to join the cluster".to_owned();
                 return Err(crate::errors::raised(&plimsoll::Error::NotAStore { path, what }));
             }
             let Some(url) = cluster.0.to_str().map(str::to_owned) else {
