@@ -451,23 +451,20 @@ fn a_newer_record_at_the_end_is_not_taken_for_a_torn_tail() {
 }
 
 #[test]
-fn records_of_a_later_version_are_named_and_refused() {
+fn a_record_that_names_the_blob_file_of_another_node_is_replayed() {
     let memory = Memory::new(16 << 20);
     let disk: Arc<dyn Disk> = Arc::new(plimsoll_disk::mem::MemDisk::new());
     let log = open(&disk, &memory);
-    let id = plimsoll_log::blob::BlobId(3 << 48 | 1);
-    crate::common::submit_with(
-        &log,
-        0,
-        b"",
-        &[plimsoll_log::blob::BlobRef { id, pages: 1, hash: 1 }],
-    )
-    .unwrap();
+    let id = plimsoll_log::blob::BlobId::of(3, 7);
+    let blob = plimsoll_log::blob::BlobRef { id, pages: 1, hash: 1 };
+    crate::common::submit_with(&log, 0, b"", &[blob]).unwrap();
     log.sync().unwrap();
     std::mem::forget(log);
-    let opened = FileLog::open(options(&copy_of(&*disk), &memory));
-    let Err(LogError::Format { message }) = opened else { panic!("{opened:?}") };
-    assert!(message.contains("another node") && message.contains("newer"), "{message}");
+    let (log, report) = FileLog::open(options(&copy_of(&*disk), &memory)).unwrap();
+    assert_eq!((report.replayed, report.cut), (1, None));
+    assert!(log.is_blob_named(id).unwrap());
+    // Its number is not assigned again.
+    assert!(log.create_blob().unwrap().finish().unwrap().id.number() > id.number());
 }
 
 #[test]
