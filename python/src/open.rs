@@ -42,7 +42,11 @@ use crate::store::Store;
 /// ...     db[b"ada"]
 /// b'Ada Lovelace'
 #[pyfunction]
-#[pyo3(signature = (path, *, memory = None, durability = "sync", retention = None, compression = None, read_only = false, create = true, warm = true, io = "auto", shared = false, memory_total = None, cluster = None))]
+#[pyo3(signature = (
+    path, *, memory = None, durability = "sync", retention = None, compression = None,
+    read_only = false, create = true, warm = true, io = "auto", shared = false,
+    memory_total = None, cluster = None
+))]
 #[allow(clippy::too_many_arguments, reason = "they are keywords in Python")]
 pub(crate) fn open(
     py: Python<'_>,
@@ -69,7 +73,8 @@ pub(crate) fn open(
         None => interruptible(py, move || Engine::open(folder, options))?.or_raise()?,
         Some(_) if shared || read_only => {
             return Err(invalid(
-                "a member of a cluster is open in one process, to write; leave out shared and read_only, or leave out cluster to read the member beside that process",
+                "a member of a cluster is open for writing in one process; leave out shared and \
+                 read_only, or leave out cluster to read the member beside that process",
             ));
         }
         Some(cluster) => {

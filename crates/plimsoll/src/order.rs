@@ -16,6 +16,19 @@ use std::fmt::Debug;
 use std::io::Read;
 use std::time::Duration;
 
+/// The file in a store's folder that names its cluster. A store that has it becomes a replica when
+/// it is first opened with its order, and must not have commits of its own before.
+#[doc(hidden)]
+pub const MEMBER_FILE: &str = "CLUSTER";
+
+/// The file in a replica's folder that records its place in the order.
+#[doc(hidden)]
+pub const PLACE_FILE: &str = "REPLICA";
+
+/// The name under which the place is written.
+#[doc(hidden)]
+pub const PLACE_DRAFT: &str = "REPLICA.tmp";
+
 /// The outcome of [`Order::append`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Appended {

@@ -1,7 +1,7 @@
 //! An order in a bucket: batch *n* is the object `log/<n>`, which is stored only if there is none.
 //!
-//! The name is the position, so the bucket decides between two members, and no member lists
-//! objects. Invariants:
+//! The name is the position. If two members append at one position, put-if-absent lets one of them
+//! succeed. No member lists objects. Invariants:
 //! 1. `Done` is returned only after the bucket has confirmed that the object is stored, or after
 //!    this append's own object was read back.
 //! 2. An append is refused if the object before it is missing, or if there is one after it: then

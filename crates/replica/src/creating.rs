@@ -33,14 +33,14 @@ pub struct CreateReport {
 }
 
 /// Creates a cluster in the bucket `url` from the store at `store`, which becomes its first member.
-/// Tests whether the bucket decides between writers, archives the store there as the base from
+/// Tests whether the bucket supports put-if-absent, archives the store there as the base from
 /// which others join, and writes `cluster.json` last. If this is interrupted, repeat it.
 ///
 /// `url` is a path, `file:///PATH`, or, with the feature `cloud`, `s3://BUCKET/PREFIX`,
 /// `gs://BUCKET/PREFIX` or `az://CONTAINER/PREFIX`. No other process may have the store open.
 ///
 /// # Errors
-/// [`Error::Unfit`]: the bucket does not decide between writers. [`Error::ClusterExists`],
+/// [`Error::Unfit`]: the bucket does not support put-if-absent. [`Error::ClusterExists`],
 /// [`Error::NotEmpty`], [`Error::IsAMember`]; the store, the bucket.
 ///
 /// # Examples

@@ -38,7 +38,7 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
-    /// The bucket does not decide between writers, so it cannot order commits.
+    /// The bucket does not support put-if-absent, so it cannot order commits.
     #[error(
         "{place}: this bucket cannot order the commits of a cluster: {what}; use a local folder, \
          or a service with conditional writes (If-None-Match: *)"
@@ -46,7 +46,7 @@ pub enum Error {
     Unfit {
         /// The bucket.
         place: String,
-        /// What it did.
+        /// The test that failed.
         what: String,
     },
     /// There is a cluster at this place: join it, or create another one at another place.

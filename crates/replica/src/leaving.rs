@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::membership;
 use crate::opening::open_member;
 
-/// What a member that leaves does before.
+/// Whether a member first catches up with its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leave {
     /// It applies everything that any member has committed. Fails if the bucket cannot be reached.

@@ -6,6 +6,7 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
+use plimsoll::order::{MEMBER_FILE, PLACE_DRAFT, PLACE_FILE};
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 use serde::{Deserialize, Serialize};
@@ -14,14 +15,8 @@ use crate::cluster::hex128;
 use crate::error::{Error, Result};
 use crate::sealed_json::{self, FORMAT, Unusable};
 
-/// The file's name.
-const FILE: &str = "CLUSTER";
-
 /// The name under which it is written.
 const DRAFT: &str = "CLUSTER.new";
-
-/// The store's file with its place in the log, and the name under which it is written.
-const PLACE: [&str; 2] = ["REPLICA", "REPLICA.tmp"];
 
 const TITLE: &str = "member";
 
@@ -53,7 +48,7 @@ pub struct Membership {
 /// # }
 /// ```
 pub fn membership(path: impl AsRef<Path>) -> Result<Option<Membership>> {
-    let (disk, path) = (OsDisk::new(), path.as_ref().join(FILE));
+    let (disk, path) = (OsDisk::new(), path.as_ref().join(MEMBER_FILE));
     let file = match disk.open(&path, Open::Read, Caching::Buffered) {
         Ok(file) => file,
         // A user without permission cannot open the store either, and gets that error.
@@ -87,7 +82,7 @@ pub fn membership(path: impl AsRef<Path>) -> Result<Option<Membership>> {
 /// Makes the store at a path a member, or changes the URL of its cluster.
 pub(crate) fn write(path: &Path, membership: &Membership) -> Result<()> {
     let disk = OsDisk::new();
-    let (file, draft) = (path.join(FILE), path.join(DRAFT));
+    let (file, draft) = (path.join(MEMBER_FILE), path.join(DRAFT));
     let written = sealed_json::encode(TITLE, membership).map_err(Into::into).and_then(|text| {
         remove_if_any(&disk, &draft)?;
         let new = disk.open(&draft, Open::CreateNew, Caching::Buffered)?;
@@ -101,7 +96,7 @@ pub(crate) fn write(path: &Path, membership: &Membership) -> Result<()> {
 
 /// Whether the store at a path has a part of a membership: an end of it may have been interrupted.
 pub(crate) fn is_partial(path: &Path) -> Result<bool> {
-    let place = path.join(PLACE[0]);
+    let place = path.join(PLACE_FILE);
     Ok(OsDisk::new().entry(&place).map_err(Error::file(&place))?.is_some())
 }
 
@@ -110,12 +105,13 @@ pub(crate) fn is_partial(path: &Path) -> Result<bool> {
 pub(crate) fn remove(path: &Path) -> Result<()> {
     let disk = OsDisk::new();
     let removed = || {
-        remove_if_any(&disk, &path.join(FILE))?;
+        remove_if_any(&disk, &path.join(MEMBER_FILE))?;
         disk.sync_dir(path)?;
-        PLACE.iter().try_for_each(|name| remove_if_any(&disk, &path.join(name)))?;
+        remove_if_any(&disk, &path.join(PLACE_FILE))?;
+        remove_if_any(&disk, &path.join(PLACE_DRAFT))?;
         disk.sync_dir(path)
     };
-    removed().map_err(Error::file(path.join(FILE)))
+    removed().map_err(Error::file(path.join(MEMBER_FILE)))
 }
 
 fn remove_if_any(disk: &OsDisk, path: &Path) -> std::io::Result<()> {

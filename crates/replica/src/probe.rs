@@ -1,5 +1,5 @@
-//! Tests whether a bucket stores one of several objects with the same name, and always the same
-//! one: what decides between members.
+//! Tests whether a bucket supports put-if-absent: of several writers of one name, exactly one
+//! succeeds, and its object stays.
 
 use std::io::{self, Read};
 use std::sync::Barrier;
@@ -18,7 +18,7 @@ const RACERS: usize = 8;
 /// Names that they race for.
 const ROUNDS: usize = 4;
 
-/// Fails if the bucket does not decide between writers. Creates its folders, and leaves no object.
+/// Fails if the bucket does not support put-if-absent. Creates its folders, and leaves no object.
 ///
 /// # Errors
 /// [`Error::Unfit`] names the bucket and what it did; the storage.
@@ -93,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// What a bucket does wrong.
+    /// The fault of a bucket.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Fault {
         /// It replaces an object that exists, and says that it is new.

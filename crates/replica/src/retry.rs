@@ -49,7 +49,7 @@ pub(crate) fn is_refusal(error: &io::Error) -> bool {
     )
 }
 
-/// What a user does about a failure of the storage.
+/// The remedy for a failure of the storage.
 pub(crate) fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {

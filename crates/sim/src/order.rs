@@ -87,7 +87,7 @@ struct Driver {
     sweeps_at_open: bool,
 }
 
-/// What a call may fail with, because of the faults of the order.
+/// Whether the faults of the order explain an error.
 fn is_of_order(error: &Error) -> bool {
     matches!(error, Error::Unavailable { .. } | Error::InDoubt { .. } | Error::Corrupt { .. })
 }

@@ -1,4 +1,4 @@
-//! What every order does, checked on each of them.
+//! The contract of `Order`, checked on each implementation.
 
 use std::collections::BTreeMap;
 use std::io::{Cursor, Read};

@@ -1,4 +1,4 @@
-//! Objects that were changed behind the members' backs: each is named, and none is believed.
+//! Damaged, missing, swapped and rolled-back objects: each is named, and none is applied.
 
 use std::sync::{Arc, Mutex};
 

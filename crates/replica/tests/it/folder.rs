@@ -88,7 +88,7 @@ fn a_batch_of_a_killed_writer_is_durable_once_it_was_read() {
     }
 }
 
-/// Nor is the sync of a second attempt believed, which succeeds.
+/// A second attempt, whose sync succeeds, does not make the append durable.
 #[test]
 fn a_failed_sync_is_not_acknowledged() {
     for patience in [Duration::ZERO, Duration::from_millis(20)] {

@@ -69,7 +69,7 @@ impl Values {
     }
 }
 
-/// What became of a transaction.
+/// The outcome of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// It was acknowledged with this GLSN.
@@ -83,7 +83,7 @@ pub(super) enum Fate {
 pub(super) struct History {
     next: u64,
     ended: BTreeMap<Id, (Values, Fate)>,
-    /// What snapshots showed at their GLSNs.
+    /// The GLSN of each snapshot, and the values that it showed.
     pub(super) snapshots: Vec<(u64, Values)>,
     /// Additions to the counter that were acknowledged, and those in doubt.
     pub(super) counted: i64,

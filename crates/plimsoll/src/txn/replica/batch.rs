@@ -42,7 +42,7 @@ pub(crate) type Hash = [u8; HASH_BYTES];
 /// The position of the batch with which an order begins.
 pub(crate) const BEGIN: u64 = 1;
 
-/// What a batch states about itself.
+/// The fields of a batch before its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     /// The id of the log of every replica.

@@ -8,10 +8,9 @@ use std::io::{self, Read};
 
 use plimsoll_log::blob::BlobId;
 
-use crate::order::OrderError;
+use crate::order::{OrderError, PLACE_FILE};
 use crate::txn::replica::Replica;
 use crate::txn::replica::batch::{Hash, NamedBlob};
-use crate::txn::replica::place::PLACE_FILE;
 use crate::types::error::{Error, Lift, Result};
 
 /// Bytes that are hashed at a time.

@@ -8,12 +8,12 @@ use plimsoll_disk::random::entropy;
 use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
 
-use crate::order::{Order, OrderError};
+use crate::order::{MEMBER_FILE, Order, OrderError, PLACE_FILE};
 use crate::txn::applier::Applier;
 use crate::txn::replica::access::Access;
 use crate::txn::replica::batch::{BEGIN, Batch, BatchBuilder, Head, Refusal};
 use crate::txn::replica::group::Group;
-use crate::txn::replica::place::{PLACE_FILE, Place, PlaceFile};
+use crate::txn::replica::place::{Place, PlaceFile};
 use crate::txn::replica::saving::Saving;
 use crate::txn::replica::walk::Walk;
 use crate::txn::replica::{NEVER, Replica};
@@ -21,10 +21,6 @@ use crate::types::error::{Error, Lift, Result};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::lock::lock;
 use crate::types::options::Options;
-
-/// The file that names the cluster of a replica. A store that has it becomes a replica when it is
-/// first opened with its order, and must not have commits of its own before.
-const MEMBER_FILE: &str = "CLUSTER";
 
 /// A store that is opened with an order.
 pub(crate) struct Joining {

@@ -12,11 +12,9 @@ use plimsoll_disk::codec::Reader;
 use plimsoll_disk::vfs::{Caching, Disk, Open};
 use plimsoll_log::glsn::Glsn;
 
+use crate::order::{PLACE_DRAFT, PLACE_FILE};
 use crate::txn::replica::batch::Hash;
 use crate::types::error::{Error, Result};
-
-/// The name of the file in the store's folder. A store that has it opens only with its order.
-pub(crate) const PLACE_FILE: &str = "REPLICA";
 
 const MAGIC: [u8; 8] = *b"PLIMRPLC";
 const VERSION: u32 = 1;
@@ -130,7 +128,7 @@ impl PlaceFile {
     /// # Errors
     /// The disk; the file is as before.
     pub(crate) fn write(&self, place: &Place) -> Result<()> {
-        let (path, draft) = (self.path(), self.store.join(format!("{PLACE_FILE}.tmp")));
+        let (path, draft) = (self.path(), self.store.join(PLACE_DRAFT));
         match self.disk.remove(&draft) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
             _ => {}

@@ -18,12 +18,12 @@ use crate::txn::replica::place::Place;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::lock::{lock, try_lock};
 
-/// A replica lets others append after so many batches of its own in a row, because one that has
-/// just appended can append again before another has read its batch.
+/// After this many batches of its own in a row, a replica lets others append. Without this, it
+/// could append again before another replica has read its last batch.
 const ROW_MAX: u32 = 32;
 
-/// After a batch of another replica, both append for so many nanoseconds: it lets the other one
-/// append after each batch of its own.
+/// For this many nanoseconds after a batch of another replica, this one lets others append after
+/// each of its own batches.
 const CONTENDED_NANOS: u64 = 1_000_000_000;
 
 /// The longest pause for other replicas, in nanoseconds.
