@@ -51,8 +51,8 @@ pub enum Error {
     },
     /// The folder holds something else: give the archive its own folder.
     #[error(
-        "{place}: the folder is not empty and does not contain an archive; give a new or \
-             empty folder"
+        "{place}: the folder is not empty and does not contain an archive; give a new or empty \
+         folder"
     )]
     NotEmpty {
         /// The place.
@@ -75,8 +75,11 @@ pub enum Error {
         /// The archive is inside the store, not the store inside the archive.
         is_inside: bool,
     },
-    /// The archive has a format that this version does not know.
-    #[error("{object}: format {format} of the archive is newer than this version; use a newer one")]
+    /// The archive has a format that this version does not know: use a newer version.
+    #[error(
+        "{object}: this version of Plimsoll cannot read format {format} of the archive; use a \
+         newer version of Plimsoll"
+    )]
     Format {
         /// The object.
         object: String,
@@ -119,7 +122,7 @@ pub enum Error {
         /// Its process id, if it is known.
         pid: Option<u32>,
     },
-    /// The moment was never archived.
+    /// The archive does not have the moment: restore one of `restorable`.
     #[error("{asked} is not in the archive; {}", show_ranges(restorable))]
     NotArchived {
         /// The moment.
@@ -127,8 +130,12 @@ pub enum Error {
         /// The moments that can be restored.
         restorable: Vec<RangeInclusive<Glsn>>,
     },
-    /// Nothing can be restored, because of this damage.
-    #[error("the archive is damaged, and no moment of it can be restored: {}", show_damage(damage))]
+    /// Nothing can be restored, because of this damage: begin a new archive.
+    #[error(
+        "no moment of the archive can be restored, because it is damaged; begin a new archive at \
+         another place. Damage: {}",
+        show_damage(damage)
+    )]
     Damaged {
         /// The damaged objects.
         damage: Vec<Damage>,
@@ -163,7 +170,7 @@ fn show_ranges(ranges: &[RangeInclusive<Glsn>]) -> String {
         ranges.iter().map(|range| format!("GLSN {} to {}", range.start(), range.end())).collect();
     match shown.is_empty() {
         true => "no moment can be restored".to_owned(),
-        false => format!("it can restore {}", shown.join(" and ")),
+        false => format!("the archive can restore {}", shown.join(" and ")),
     }
 }
 

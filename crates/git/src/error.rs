@@ -1,4 +1,4 @@
-//! The errors of an import.
+//! The errors of imports, exports and lookups in an imported history.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use crate::object_id::ObjectId;
 /// The result of this crate's functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why an import, or a lookup in an imported history, failed.
+/// Why an import, an export, or a lookup in an imported history failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -82,10 +82,14 @@ pub enum Error {
         /// The keyspace of the history.
         keyspace: String,
     },
-    /// The record of the last imported commit is damaged.
-    #[error("the bookmark in keyspace {keyspace} was not written by an import")]
+    /// A record of the import, such as that of the last imported commit, is damaged: import into a
+    /// new store.
+    #[error(
+        "a record of an import (in {keyspace}) is damaged, or was not written by an import; import \
+         the repository into a new store"
+    )]
     Bookmark {
-        /// The keyspace of the bookmarks.
+        /// The keyspace of the record, or `the store's own records`.
         keyspace: &'static str,
     },
     /// No imported commit has this id.
@@ -126,7 +130,8 @@ pub enum Error {
         /// The history that it has.
         what: &'static str,
     },
-    /// The exported commit has another id than the imported one.
+    /// The exported commit has another id than the imported one: verify the store, then import the
+    /// repository into a new one.
     #[error(
         "cannot export commit {commit}: its contents in the store do not have that id; verify the \
          store, then import the repository into a new one"
@@ -148,7 +153,7 @@ pub enum Error {
         /// The ref.
         name: String,
     },
-    /// The destination cannot be exported to.
+    /// The history cannot be exported to the destination.
     #[error("{}: {why}", .path.display())]
     Destination {
         /// The path.

@@ -70,7 +70,7 @@ pub(crate) struct Ref {
 }
 
 fn damaged() -> Error {
-    Error::Bookmark { keyspace: "of the store's own records" }
+    Error::Bookmark { keyspace: "the store's own records" }
 }
 
 /// The tip of main when the first import began.

@@ -2,8 +2,9 @@
 //!
 //! `cargo run --release -p plimsoll-log --example scan_speed [DIR] [--records-of N] [--entries N]`
 //!
-//! 200,000 entries of 128 bytes (or `--entries`), everything resident, random start; medians of
-//! slices of 2 ms. Durable appends are compared with write + fdatasync of the same bytes on a file
+//! DIR is created and, at the end, removed with its contents; it must not exist. Writes 200,000
+//! entries of 128 bytes (or `--entries`) in records of one entry (or `--records-of`). Everything is
+//! resident, reads begin at random entries; prints medians of slices of 2 ms. Durable appends are compared with write + fdatasync of the same bytes on a file
 //! of zeros, alternating in the same run.
 
 use std::path::{Path, PathBuf};
@@ -39,7 +40,10 @@ fn main() -> Outcome<()> {
         }
     }
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::new());
-    remove_all(&*disk, &dir)?;
+    if disk.entry(&dir)?.is_some() {
+        let dir = dir.display();
+        return Err(format!("{dir} exists; remove it, or give a path that does not exist").into());
+    }
     disk.create_dir(&dir)?;
     let result = scans(&disk, &dir, record, entries).and_then(|()| appends(&disk, &dir));
     remove_all(&*disk, &dir)?;

@@ -43,17 +43,24 @@ pub enum LogError {
         next: Glsn,
     },
     /// Another append came first: read the entries in between, then decide again.
-    #[error("the log's next GLSN is {next}, not {expected}")]
+    #[error(
+        "another entry was appended first: the next GLSN is {next}, not {expected}; read the \
+         entries in between, then decide again"
+    )]
     Conflict {
         /// The GLSN that the caller expected.
         expected: Glsn,
         /// The actual next GLSN.
         next: Glsn,
     },
-    /// The record or entry is too large: put its payload into a blob file.
-    #[error("the record's body has {bytes} bytes; the maximum is {limit_bytes}")]
+    /// The record or entry is too large: append the entries in several calls, or put a payload into
+    /// a blob file.
+    #[error(
+        "the payloads have {bytes} bytes or more together; one append takes at most {limit_bytes}: \
+         append them in several calls"
+    )]
     TooLarge {
-        /// Its bytes.
+        /// Total length of the entries, or of those that were counted until the limit was exceeded.
         bytes: u64,
         /// The limit.
         limit_bytes: u64,
@@ -113,7 +120,10 @@ pub enum LogError {
     },
     /// The record would not be committed within the times of its draft
     /// ([`crate::draft::CommitTimes`]). Nothing was appended.
-    #[error("the record's commit time {micros} is outside the time limits of its draft")]
+    #[error(
+        "the record would be committed at {micros} µs since 1970, which its draft does not allow; \
+         nothing was appended: make a new draft"
+    )]
     Late {
         /// The time at which it would be committed, in microseconds since 1970 UTC.
         micros: u64,
@@ -122,7 +132,7 @@ pub enum LogError {
     #[error("other processes keep changing the log; try again")]
     Unsettled,
     /// The draft breaks a rule; see the message.
-    #[error("the draft cannot be appended: {what}")]
+    #[error("nothing was appended: {what}")]
     InvalidDraft {
         /// The rule.
         what: String,

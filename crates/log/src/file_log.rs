@@ -11,8 +11,8 @@
 //! it in this list: `options`, `files` (names, open handles, replacing a file), `env` (shared by
 //! all), `segments` (the list of segments and their offset tables), `tail` (the end of the log in
 //! memory), `durability` (writer and group commit), `blobs`, `open_log` (the owners of all that),
-//! `append`, `read`, `keep` (trimming, backup), `recovery` (opening), `repair` (verify, survey,
-//! recover).
+//! `append`, `shared` (a log that several processes append to), `read`, `keep` (trimming, backup),
+//! `recovery` (opening), `repair` (verify, survey, recover).
 //!
 //! A write goes `append` → `record_writer` → the tail's buffer (ordered), then `group_commit` →
 //! `writer` (durable). A read goes `read::point` or `read::scan` → an offset table → the pool → a

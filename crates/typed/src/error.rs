@@ -59,7 +59,7 @@ pub enum Error {
         message: String,
     },
     /// A value cannot be encoded; nothing was written.
-    #[error("keyspace {keyspace:?}: a value cannot be encoded: {message}")]
+    #[error("keyspace {keyspace:?}: a value cannot be encoded: {message}; nothing was written")]
     Encode {
         /// The keyspace.
         keyspace: String,

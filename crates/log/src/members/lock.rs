@@ -202,14 +202,14 @@ impl MemberLock {
 
     /// Wakes all waiters, because the lock may have become needless for them.
     pub(crate) fn wake_all(&self) {
-        // The caller has written the state that makes the lock needless, and this then reads the
-        // waiters. `take` counts its waiter before it reads that state, so one of the two sees the
-        // other.
         self.wake_all_at(self.places.queue());
     }
 
     /// Like [`MemberLock::wake_all`], for one queue.
     pub(super) fn wake_all_at(&self, queue: WaitQueue) {
+        // Pairs with `take_waiting_at`, which counts its waiter before it reads whether the lock is
+        // needless: either this sees the waiter, or the waiter sees the state that the caller has
+        // written.
         fence(Ordering::SeqCst);
         self.wake(queue, u32::MAX);
     }

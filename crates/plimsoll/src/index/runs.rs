@@ -290,9 +290,9 @@ impl Runs {
         !self.env.role().may_write() || self.uses_blob(blob)
     }
 
-    /// The certified log position at `boundary`, if a record ends there. It does if commits are
-    /// applied in the order of their records. If not, the old checkpoint stays, and the next open
-    /// replays the versions in between and recognizes them by their GLSNs.
+    /// The log position (GLSN and chain hash) at `boundary`; `None` if no record ends there, which
+    /// happens if commits were not applied in the order of their records. Then the old checkpoint
+    /// stays, and the next open replays the versions in between and recognizes them by their GLSNs.
     pub(crate) fn place_of(&self, boundary: Glsn) -> Result<Option<Position>> {
         if boundary == Glsn::NONE {
             return Ok(None);
@@ -479,8 +479,8 @@ impl Runs {
     }
 
     /// Loads the newest manifest if another process has written one. `rest` returns the replacement
-    /// of the memtables, given the checkpoint; `None` keeps them until they are released, because
-    /// each of their versions is at least as young as the cached row of its key.
+    /// of the memtables, given the checkpoint. `None` keeps them until they are released: they are
+    /// searched before the cached rows, which the new runs make stale.
     ///
     /// No answer changes. Versions up to the new checkpoint come from the new runs, later versions
     /// stay in memory, and snapshots whose versions were dropped are refused as usual. A version in

@@ -85,8 +85,8 @@ impl Db {
     ///
     /// # Errors
     /// As for [`Db::clone_store`]; [`InvalidInput::StateNotRetained`] if the other store retains no
-    /// state with which the clone can begin; [`InvalidInput::NoCommit`] if main there does not
-    /// contain the commit of [`CloneDepth::At`].
+    /// state with which the clone can begin; [`InvalidInput::NoCommitToClone`] if main there
+    /// does not contain the commit of [`CloneDepth::At`].
     pub fn clone_store_with(
         address: &str,
         dest: impl AsRef<Path>,
@@ -106,7 +106,7 @@ impl Db {
         if let CloneDepth::At(id) = depth {
             match other.line(Wanted { branch: MAIN, id }, 1, &Haves::default()) {
                 Err(Error::InvalidInput(InvalidInput::BranchMoved { .. })) => {
-                    return Err(InvalidInput::NoCommit { id: id.to_string() }.into());
+                    return Err(InvalidInput::NoCommitToClone { id: id.to_string() }.into());
                 }
                 found => drop(found?),
             }

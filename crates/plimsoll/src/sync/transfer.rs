@@ -114,9 +114,9 @@ impl Db {
         Ok(place.filter(|place| place.glsn == glsn).map(|place| place.id))
     }
 
-    /// The GLSN of the commit with an id; `None` if the store does not have it. Of several commits
-    /// with the id, returns one with the original changes rather than one that only makes a branch
-    /// equal to it, and one on main rather than one on another branch.
+    /// The GLSN of the commit with an id; `None` if the store does not have it. If several commits
+    /// have the id: one that made the changes itself, before one that only set a branch to that
+    /// commit's state; of these, one on main.
     ///
     /// # Errors
     /// As for [`Db::commit_id`], without [`Error::Trimmed`] and [`Error::Future`].
@@ -155,8 +155,8 @@ impl Db {
     /// contain; [`InvalidInput::BranchMoved`] if other commits change the other branch again and
     /// again during the transfer; [`InvalidInput::HistoryTrimmed`] if the log here no longer has a
     /// commit that the other store lacks; [`InvalidInput::BelowBoundary`] if one of the stores is a
-    /// partial clone, and lacks a commit that is needed; [`InvalidInput::StateNotRetained`] if a
-    /// commit cannot be placed there; [`InvalidInput::NoBranch`]; the errors of [`Db::commit_id`]
+    /// partial clone, and lacks a commit that is needed; [`InvalidInput::StateNotRetained`] if
+    /// the other store no longer retains the state of a commit's parent; [`InvalidInput::NoBranch`]; the errors of [`Db::commit_id`]
     /// and of commits in either store.
     pub fn push_to(&self, other: &Self, branch: &str) -> Result<Moved> {
         self.push_if(&mut Local::new(other)?, branch, false)

@@ -203,8 +203,8 @@ impl<'a> Apply<'a> {
                 When::InTurn => {
                     let room = self.index.memtables.try_reserve(bytes, self.applied);
                     self.lacks_room = room.is_none();
-                    // This error is not reported: the caller releases the turn and applies
-                    // everything without it.
+                    // This error is not reported: the caller releases the turn, and then applies
+                    // everything.
                     return Ok(self.room.insert(room.ok_or(Error::Stalled { pid: None })?));
                 }
             }

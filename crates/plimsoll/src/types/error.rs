@@ -84,7 +84,8 @@ pub enum Error {
         /// The newest readable moment.
         newest: Glsn,
     },
-    /// The request is invalid: the value names the limit or name that it broke.
+    /// The request is invalid: the value states the limit that it exceeds, or the name that is not
+    /// allowed.
     #[error("{0}")]
     InvalidInput(InvalidInput),
     /// The last commit's time is ahead of this machine's clock by more than a day, so versions
@@ -109,7 +110,8 @@ pub enum Error {
         what: String,
     },
     /// Another process, or another handle of this one, has the store open for writing: close it, or
-    /// open read-only. Or [`MAX_PROCESSES`](crate::MAX_PROCESSES) share it: close one of them.
+    /// open read-only. Or [`MAX_PROCESSES`](crate::MAX_PROCESSES) processes share the store: close
+    /// it in one of them.
     #[error("{}: the store is open for writing {who}", path.display())]
     Locked {
         /// The store.
@@ -185,8 +187,8 @@ pub enum Error {
     },
     /// Commits of other processes could not be applied, so a read would not return the newest
     /// state: retry in a new snapshot or transaction. A snapshot that was opened meanwhile can
-    /// never be read. Or the store could not be opened, because other processes changed its log all
-    /// the time: open it again.
+    /// never be read. Or the store could not be opened, because other processes kept changing its
+    /// log: open it again.
     #[error("commits of other processes could not be applied: {cause}; try again")]
     Behind {
         /// Why they could not be applied.
@@ -211,8 +213,8 @@ pub enum Error {
     /// The order of a replica ([`Options::order`](crate::Options::order)) cannot be reached. The
     /// commit was not made: make it again later. Reads continue.
     #[error(
-        "the order of this replica is unavailable since {}: {cause}; the commit was not made, try \
-         again (reads go on)",
+        "the order of this replica has been unavailable since {}: {cause}; the commit was not \
+         made, try again later (reads continue)",
         show_time(*since)
     )]
     Unavailable {
@@ -225,7 +227,7 @@ pub enum Error {
     /// visible here: call [`Db::sync`](crate::Db::sync) until it succeeds, and check.
     #[error(
         "it is unknown whether the commit at position {position} of the order was made: {cause}; \
-         it is known once a sync of the store succeeds"
+         call Db::sync until it succeeds, then check whether the commit is visible"
     )]
     InDoubt {
         /// The position in the order that the commit has, if it was made.
@@ -251,12 +253,11 @@ pub enum Error {
         /// The failure there, and the remedy.
         message: String,
     },
-    /// The memory budget is exhausted: the message lists the holders. The transaction is aborted,
+    /// The memory budget is exhausted: the message lists what holds the memory. The transaction is aborted,
     /// the store keeps working. Raise the budget, or use less memory at a time: `get_reader` reads
     /// a long value in pieces.
     #[error(
-        "{0}; raise the budget, or use less memory at a time: long values can be read in \
-             pieces"
+        "{0}; raise the budget, or use less memory at a time: long values can be read in pieces"
     )]
     OutOfBudget(OutOfBudget),
     /// The operating system reported an error.

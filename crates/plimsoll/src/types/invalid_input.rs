@@ -1,4 +1,4 @@
-//! Invalid requests, with the limit or the name that they broke.
+//! Why a request is invalid, with the limit that it exceeds or the name that is not allowed.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -57,11 +57,14 @@ pub enum InvalidInput {
     OrderOfSharedStore,
     /// A store with an order cannot be opened read-only.
     #[error(
-        "a read-only store applies no commits: open it without `read_only`, or without an order"
+        "a store that is open read-only cannot apply the commits of its order: open it without \
+         `read_only`, or without an order"
     )]
     OrderOfReader,
     /// The segments of a store with an order are too small.
-    #[error("segments of {bytes} bytes are too small for a store with an order; at least 2 MiB")]
+    #[error(
+        "segments of {bytes} bytes are too small for a store with an order; use at least 2 MiB"
+    )]
     SegmentSizeWithOrder {
         /// The requested size.
         bytes: u64,
@@ -134,9 +137,12 @@ pub enum InvalidInput {
         limit_bytes: u64,
     },
     /// Entries appended together are too long.
-    #[error("the record's body has {bytes} bytes; the maximum is {limit_bytes}")]
+    #[error(
+        "the payloads have {bytes} bytes or more together; one append takes at most {limit_bytes}: \
+         append them in several calls"
+    )]
     RecordTooLong {
-        /// Total length of the entries.
+        /// Total length of the entries, or of those that were counted until the limit was exceeded.
         bytes: u64,
         /// The limit.
         limit_bytes: u64,
@@ -217,7 +223,7 @@ pub enum InvalidInput {
         text: String,
     },
     /// There is no cursor with this name.
-    #[error("there is no cursor {name:?}; create it by Log::cursor")]
+    #[error("there is no cursor {name:?}; create it by Log::cursor (`plimsoll cursor create`)")]
     NoCursor {
         /// The name.
         name: String,
@@ -302,7 +308,7 @@ pub enum InvalidInput {
     #[error(
         "{members} processes share {total_bytes} bytes ({} MiB) of memory for this store, and \
          with one more each would have less than {min_bytes} bytes ({} MiB); give a larger total, \
-         or close one of them",
+         or close the store in one of them",
         total_bytes >> 20, min_bytes >> 20
     )]
     NoMemoryForAnother {
@@ -353,13 +359,18 @@ pub enum InvalidInput {
         path: PathBuf,
     },
     /// The store has the maximum number of keyspaces.
-    #[error("a store has at most {limit} keyspaces; drop one by Db::drop_keyspace")]
+    #[error(
+        "a store has at most {limit} keyspaces; drop one by Db::drop_keyspace (`plimsoll keyspace \
+         drop`)"
+    )]
     TooManyKeyspaces {
         /// The limit.
         limit: u64,
     },
     /// The store has the maximum number of cursors.
-    #[error("a store has at most {limit} cursors; drop one by Log::drop_cursor")]
+    #[error(
+        "a store has at most {limit} cursors; drop one by Log::drop_cursor (`plimsoll cursor drop`)"
+    )]
     TooManyCursors {
         /// The limit.
         limit: u64,
@@ -377,13 +388,16 @@ pub enum InvalidInput {
         limit_bytes: u64,
     },
     /// There is no tag with this name.
-    #[error("there is no tag {name:?}; create it by Db::tag")]
+    #[error("there is no tag {name:?}; create it by Db::tag (`plimsoll tag create`)")]
     NoTag {
         /// The name.
         name: String,
     },
     /// There is already a tag with this name.
-    #[error("tag {name:?} exists, at GLSN {glsn}; delete it by Db::delete_tag or use another name")]
+    #[error(
+        "tag {name:?} exists, at GLSN {glsn}; use another name, or delete it by Db::delete_tag \
+         (`plimsoll tag delete`)"
+    )]
     TagExists {
         /// The name.
         name: String,
@@ -391,7 +405,9 @@ pub enum InvalidInput {
         glsn: Glsn,
     },
     /// The store has the maximum number of tags.
-    #[error("a store has at most {limit} tags; delete one by Db::delete_tag")]
+    #[error(
+        "a store has at most {limit} tags; delete one by Db::delete_tag (`plimsoll tag delete`)"
+    )]
     TooManyTags {
         /// The limit.
         limit: u64,
@@ -409,7 +425,9 @@ pub enum InvalidInput {
         limit_bytes: u64,
     },
     /// There is no branch with this name.
-    #[error("there is no branch {name:?}; create it by Db::create_branch")]
+    #[error(
+        "there is no branch {name:?}; create it by Db::create_branch (`plimsoll branch create`)"
+    )]
     NoBranch {
         /// The name.
         name: String,
@@ -424,13 +442,19 @@ pub enum InvalidInput {
     )]
     DumpWithoutBranches,
     /// There is already a branch with this name.
-    #[error("branch {name:?} exists; delete it by Db::delete_branch or use another name")]
+    #[error(
+        "branch {name:?} exists; use another name, or delete it by Db::delete_branch (`plimsoll \
+         branch delete`)"
+    )]
     BranchExists {
         /// The name.
         name: String,
     },
     /// The store has the maximum number of branches.
-    #[error("a store has at most {limit} branches; delete one by Db::delete_branch")]
+    #[error(
+        "a store has at most {limit} branches; delete one by Db::delete_branch (`plimsoll branch \
+         delete`)"
+    )]
     TooManyBranches {
         /// The limit.
         limit: u64,
@@ -442,13 +466,13 @@ pub enum InvalidInput {
         name: String,
     },
     /// A branch was merged into itself.
-    #[error("branch {name:?} cannot be merged into itself")]
+    #[error("branch {name:?} cannot be merged into itself; name another branch")]
     MergeWithItself {
         /// The name.
         name: String,
     },
     /// Branch main always exists under this name.
-    #[error("branch main always exists: it is not created, renamed or deleted")]
+    #[error("branch main always exists; it cannot be created, renamed or deleted")]
     MainBranch,
     /// The default keyspace cannot be dropped.
     #[error("the default keyspace always exists: delete its keys instead of dropping it")]
@@ -456,7 +480,7 @@ pub enum InvalidInput {
     /// The memory budget of an open store cannot be raised above the maximum.
     #[error(
         "cannot raise the memory budget to {bytes} bytes while the store is open (maximum \
-         {ceiling_bytes} bytes)"
+         {ceiling_bytes} bytes); for a larger budget, open the store again"
     )]
     BudgetBeyondCeiling {
         /// The budget.
@@ -514,7 +538,7 @@ pub enum InvalidInput {
     /// An update of a number met a value that is not a number: an [`i64`] in 8 bytes, little
     /// endian.
     #[error(
-        "the value of {} has {bytes} bytes; a number has 8 (little endian)",
+        "the value of {} has {bytes} bytes; a number has 8 (little endian); nothing was written",
         key.escape_ascii()
     )]
     NotANumber {
@@ -524,7 +548,10 @@ pub enum InvalidInput {
         bytes: u64,
     },
     /// A sum does not fit into 64 bits.
-    #[error("{value} + {by} does not fit into the 64 bits of {}", key.escape_ascii())]
+    #[error(
+        "{value} + {by} does not fit into the 64 bits of {}; nothing was written",
+        key.escape_ascii()
+    )]
     CounterOverflow {
         /// The key.
         key: Vec<u8>,
@@ -601,7 +628,7 @@ pub enum InvalidInput {
     /// Keys would be put into a keyspace that does not exist now.
     #[error(
         "keyspace {name:?} does not exist now, so its keys cannot be put back; create it by \
-         Db::create_keyspace and try again"
+         Db::create_keyspace (`plimsoll keyspace create`) and try again"
     )]
     KeyspaceGone {
         /// Its name.
@@ -664,8 +691,14 @@ pub enum InvalidInput {
         id: String,
     },
     /// The store has no commit with this id.
-    #[error("the store has no commit {id}; fetch it, or import it before the commits that need it")]
+    #[error("the store has no commit {id}; fetch it, or, in an import, import parents first")]
     NoCommit {
+        /// The id.
+        id: String,
+    },
+    /// A clone is to begin at a commit that branch main of the other store does not contain.
+    #[error("main of the other store has no commit {id}; choose a commit of its branch main")]
+    NoCommitToClone {
         /// The id.
         id: String,
     },
@@ -728,7 +761,8 @@ pub enum InvalidInput {
     /// The destination of the clone is not empty.
     #[error(
         "{}: this path is not an empty folder; clone into a folder that is empty or does not \
-         exist, or, if an interrupted clone is there, open that store and continue with Db::pull",
+         exist, or, if an interrupted clone is there, open that store and continue with Db::pull \
+         (`plimsoll pull`)",
         path.display()
     )]
     CloneTarget {

@@ -228,7 +228,7 @@ fn a_clone_of_a_commit_has_its_state_alone() {
     let other = dir.path().join("other");
     let refused =
         Db::clone_store_with(source.to_str().unwrap(), &other, options(), CloneDepth::At(unknown));
-    assert!(matches!(invalid(refused), InvalidInput::NoCommit { .. }));
+    assert!(matches!(invalid(refused), InvalidInput::NoCommitToClone { .. }));
     assert!(!other.exists());
 }
 

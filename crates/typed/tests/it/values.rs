@@ -223,7 +223,10 @@ fn a_value_that_cannot_be_encoded_is_an_error_and_writes_nothing() {
     let broken: TypedKeyspace<u8, Broken> = TypedKeyspace::open(&db, "broken").unwrap();
     let mut tx = db.begin();
     let refused = broken.put(&mut tx, 1, &Broken).unwrap_err();
-    assert_eq!(refused.to_string(), "keyspace \"broken\": a value cannot be encoded: it is broken");
+    assert_eq!(
+        refused.to_string(),
+        "keyspace \"broken\": a value cannot be encoded: it is broken; nothing was written"
+    );
     tx.commit().unwrap();
     assert!(!broken.contains_key(&db.snapshot(), 1).unwrap());
 }

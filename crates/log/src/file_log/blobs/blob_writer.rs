@@ -58,7 +58,7 @@ pub struct BlobWriter {
     written: u32,
     /// Sealed pages in `staging`.
     sealed: usize,
-    /// Plain bytes on the page after them.
+    /// Bytes on the page after the sealed ones, which is not sealed yet.
     filled: usize,
     hash: u64,
     position: u64,

@@ -48,7 +48,7 @@ const FLUSH_RESERVE_BYTES: u64 = 64 << 10;
 
 /// Memory of a table besides its keys: its description twice (in a run and in the replacing run),
 /// guard, file and handle.
-const PARTITION_OVERHEAD_BYTES: u64 = 768;
+const TABLE_OVERHEAD_BYTES: u64 = 768;
 
 /// Memory of the handle of a packed table's directory.
 const DIRECTORY_OVERHEAD_BYTES: u64 = 384;
@@ -374,7 +374,7 @@ impl Files {
 pub(crate) fn metadata_bytes(info: &TableInfo) -> u64 {
     let keys = (info.first_key.len() + info.last_key.len()) as u64;
     let directory = if info.packed.is_some() { DIRECTORY_OVERHEAD_BYTES } else { 0 };
-    PARTITION_OVERHEAD_BYTES + directory + keys + (info.blobs.len() * size_of::<BlobId>()) as u64
+    TABLE_OVERHEAD_BYTES + directory + keys + (info.blobs.len() * size_of::<BlobId>()) as u64
 }
 
 impl Metadata {

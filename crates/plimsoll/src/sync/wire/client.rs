@@ -64,7 +64,8 @@ pub struct SyncConnection {
     names: Option<Lease>,
     /// Charges the ids of a line.
     lines: Option<Lease>,
-    // Declared last, so that its input is closed before it is waited for.
+    // Declared last: dropping `output` closes the program's standard input, and then the program is
+    // waited for.
     program: Option<(Program, String)>,
 }
 
