@@ -136,7 +136,8 @@ impl Engine {
         self.committer.open_newest()
     }
 
-    /// Makes everything durable that was ordered before, by any process; returns its last GLSN.
+    /// Makes all entries durable that any process has ordered before this call; returns the GLSN of
+    /// the last one.
     pub(crate) fn sync(&self) -> Result<Glsn> {
         self.check_open()?;
         let caught_up = self.committer.peers.catch_up_with_replicas();
@@ -192,7 +193,7 @@ impl Engine {
     }
 
     fn settle(&self) -> Result<()> {
-        // Commits that cannot be applied now are in the log.
+        // Commits that cannot be applied now stay in the log.
         let _ = self.committer.fresh_and_ordered();
         self.committer.sequencer.at_durable(|applied| {
             let (memtables, runs) = (&self.reader.index.memtables, &self.reader.index.runs);
@@ -208,8 +209,9 @@ impl Engine {
 }
 
 impl Engine {
-    /// In a forked child, the threads of the parent do not exist, so locks that they hold are never
-    /// released, and a wait for them would never end.
+    /// Leaks the parts whose drop waits for a thread or a lock. In a forked child, the threads of
+    /// the parent do not exist, so locks that they held are never released, and such a wait would
+    /// never end.
     fn leak(&mut self) {
         std::mem::forget((
             std::mem::take(&mut self.membership),

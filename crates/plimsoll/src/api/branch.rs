@@ -21,8 +21,9 @@ use crate::types::update::{Overflow, Update, bit_of, check_bit, number};
 use crate::types::value::Value;
 use crate::types::version::check_value_bytes;
 
-/// Reads and writes. The keyspaces are those of the store: a keyspace that was created after the
-/// branch has no keys on it at first. Commits on different branches never conflict.
+/// Reads and writes on one branch. All branches have the keyspaces of the store; a keyspace that
+/// was created after the branch has no keys there at first. Commits on different branches never
+/// conflict.
 ///
 /// A key that is written or deleted on a branch other than main has at most 4,082 bytes, where a
 /// zero byte counts twice: [`InvalidInput::KeyTooLongForBranch`](crate::InvalidInput).
@@ -256,8 +257,8 @@ impl Branch {
     }
 
     /// Deletes all keys of a range in a separate commit: see
-    /// [`Db::delete_range`](crate::Db::delete_range). On a branch other than main, it takes as long
-    /// as the deletion of each key.
+    /// [`Db::delete_range`](crate::Db::delete_range). On a branch other than main, this takes as
+    /// long as deleting each key on its own.
     ///
     /// # Errors
     /// As for [`Transaction::delete_range`] and [`Branch::transact`].

@@ -13,9 +13,9 @@ use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::Keyspace;
 
 impl Branch {
-    /// The retained versions of a key that belong to the branch, newest first: its own, then those
-    /// that each of its ancestors had when the next one left it, then those of main up to the fork.
-    /// See [`Db::history`](crate::Db::history).
+    /// The retained versions of a key that belong to the branch, newest first: those written on the
+    /// branch, then those of each ancestor up to the moment at which the next younger branch left
+    /// it, then those of main up to the fork. See [`Db::history`](crate::Db::history).
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -35,7 +35,7 @@ impl Branch {
     /// # }
     /// ```
     ///
-    /// In a long lineage, only the chains that wrote the key are visited.
+    /// In a long lineage, only the branches that wrote the key are visited.
     ///
     /// # Errors
     /// As for [`Db::history`](crate::Db::history);
@@ -83,9 +83,9 @@ impl Branch {
 }
 
 impl Db {
-    /// The keys beginning with `prefix` whose values differ between two states, in key order. Each
-    /// snapshot is that of any branch, at any moment. In each state the keyspace is the one that
-    /// had the name of this one then.
+    /// The keys beginning with `prefix` whose values differ between two states, in key order. The
+    /// snapshots may be of any branches and moments. In each state, the compared keyspace is the
+    /// one that had the name of `keyspace` then.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -107,9 +107,9 @@ impl Db {
     ///
     /// Compares the keys that have a version in only one of the states: those committed on main
     /// between the two moments or forks, and those that the branches wrote after they left their
-    /// newest common ancestor. To find these versions, it reads each table and memtable with
-    /// versions of that time under the prefix completely; it skips most others. If the keyspace was
-    /// dropped between the two states, all keys of both are read.
+    /// newest common ancestor. To find these versions, the call reads each table and memtable that
+    /// has versions of that time under the prefix completely, and skips most others. If the
+    /// keyspace was dropped between the two states, all keys of both are read.
     ///
     /// # Errors
     /// [`InvalidInput::ForeignBranch`] if a snapshot is one of another store or opening;

@@ -20,8 +20,8 @@ impl Branch {
     /// The commits that the branch contains, newest first: those that changed keys on it, then
     /// those of its ancestors up to the forks, as far as the log holds them. Commits of the store's
     /// own records of keyspaces, cursors, tags and branches are left out. The drop of a keyspace is
-    /// a commit on main: a branch that was created before does not contain it, although its keys of
-    /// the keyspace vanish as well.
+    /// a commit on main: a branch that was created before the drop does not contain this commit,
+    /// although it loses its keys of the keyspace as well.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -55,8 +55,8 @@ impl Branch {
         Ok(BranchLog { store: Arc::clone(store), lens, next: newest })
     }
 
-    /// Whether the branch contains a commit: whether the commit changed keys on it, or on one of
-    /// its ancestors up to the fork.
+    /// Whether the branch contains a commit: one that changed keys on the branch itself, or on one
+    /// of its ancestors before the branch left it.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -77,10 +77,10 @@ impl Branch {
         contains(self.lens.as_deref(), commit)
     }
 
-    /// As [`Db::watch`](crate::Db::watch), of this branch only: returns the commits from `from` on
-    /// that changed keys with the prefix on it, and not those of its ancestors. It is continued in
-    /// the same way. If the branch is deleted, the watch returns the commits before that, and then
-    /// fails.
+    /// As [`Db::watch`](crate::Db::watch), but for this branch: returns the commits from `from` on
+    /// that changed keys with the prefix on the branch itself, and none of its ancestors' commits.
+    /// A later watch continues in the same way. If the branch is deleted, the watch returns the
+    /// commits before that, and then fails.
     ///
     /// The drop of the keyspace is a commit on main, and is not returned, although it removes the
     /// keys on all branches. [`Db::watch`](crate::Db::watch) returns it.
@@ -131,7 +131,7 @@ fn contains(lens: Option<&Lens>, commit: &Commit) -> Result<bool> {
 }
 
 /// The commits of a branch, newest first, from [`Branch::log`]. It ends at the first entry of the
-/// log. After an error it continues with the commit before.
+/// log. After an error, the next call continues with the commit before the failed one.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -153,15 +153,15 @@ pub struct BranchLog {
 }
 
 impl BranchLog {
-    /// Skips the commits after this one. Has no effect if they were passed already.
+    /// Skips the commits after `glsn`. Has no effect if the iterator has already passed them.
     #[must_use = "it returns the new iterator"]
     pub fn up_to(mut self, glsn: Glsn) -> Self {
         self.next = self.next.min(glsn);
         self
     }
 
-    /// As [`Iterator::next`], but visits at most this many entries of the log: `Continue` if the
-    /// branch contains none of them and there are more.
+    /// As [`Iterator::next`], but visits at most `entries` entries of the log. Returns `Continue`
+    /// if none of these is a commit of the branch and the log has more entries.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -206,7 +206,7 @@ impl BranchLog {
                 Ok(Some(commit).filter(|_| is_wanted))
             };
             match read() {
-                // It was trimmed in the meantime.
+                // The entry was trimmed in the meantime.
                 Err(_) if glsn < log.bounds().first => return Ok(ControlFlow::Break(None)),
                 Ok(None) => {}
                 commit => return commit.map(ControlFlow::Break),

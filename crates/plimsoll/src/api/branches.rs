@@ -15,8 +15,9 @@ use crate::types::invalid_input::InvalidInput;
 
 /// A branch of a store: main, or one that was created by [`Db::create_branch`]. Cheap to clone.
 ///
-/// While it exists, the forks of its branch and of the branch's ancestors stay readable. When the
-/// branch is deleted, it fails with [`InvalidInput::NoBranch`](crate::InvalidInput::NoBranch).
+/// While this handle exists, the moments at which the branch and its ancestors were forked stay
+/// readable. Once the branch is deleted, reads and commits through the handle fail with
+/// [`InvalidInput::NoBranch`](crate::InvalidInput::NoBranch).
 #[derive(Clone)]
 pub struct Branch {
     pub(crate) db: Db,
@@ -49,7 +50,7 @@ impl Db {
         branch_commits::all(&self.store)
     }
 
-    /// Creates a branch, which begins with the newest state of `parent`. It is one small commit:
+    /// Creates a branch, which begins with the newest state of `parent`. This is one small commit;
     /// no data is copied.
     ///
     /// The name has 1 to 255 bytes and no control characters. It must not be `main`, `newest`,
@@ -65,8 +66,9 @@ impl Db {
     /// [`InvalidInput::BranchName`](crate::InvalidInput::BranchName),
     /// [`InvalidInput::TemporaryBranch`](crate::InvalidInput::TemporaryBranch),
     /// [`InvalidInput::BranchExists`](crate::InvalidInput::BranchExists),
-    /// [`InvalidInput::BranchDeleted`](crate::InvalidInput::BranchDeleted): of the parent;
-    /// [`InvalidInput::TooManyBranches`](crate::InvalidInput::TooManyBranches); errors of a commit.
+    /// [`InvalidInput::TooManyBranches`](crate::InvalidInput::TooManyBranches);
+    /// [`InvalidInput::BranchDeleted`](crate::InvalidInput::BranchDeleted) if the parent was
+    /// deleted; errors of a commit.
     pub fn create_branch(&self, name: &str, parent: &Branch) -> Result<Branch> {
         self.create_branch_at(name, parent, Moment::Newest)
     }
@@ -94,8 +96,9 @@ impl Db {
         branch_commits::rename(&self.store, from, to)
     }
 
-    /// Deletes a branch. Branches that descend from it stay as they are. Its space returns when no
-    /// branch of its group is left: of those that descend from the same branch off main.
+    /// Deletes a branch. Branches that descend from it stay as they are. Its space is freed once
+    /// its whole group is deleted: the branch that left main, and all branches that descend from
+    /// that one.
     ///
     /// # Errors
     /// [`InvalidInput::NoBranch`](crate::InvalidInput::NoBranch),
@@ -107,14 +110,14 @@ impl Db {
 }
 
 impl Branch {
-    /// Its name, at the time when this handle was made.
+    /// The branch's name at the time when this handle was created.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The number that identifies it, also after it was renamed, and that no other branch of the
-    /// store gets later; 0 for main. [`Commit::branch`](crate::Commit::branch) and
-    /// [`Change::branch`](crate::Change::branch) return it once the branch is deleted.
+    /// The number that identifies the branch, even after a rename; no later branch of the store
+    /// gets it. 0 for main. Once the branch is deleted, [`Commit::branch`](crate::Commit::branch)
+    /// and [`Change::branch`](crate::Change::branch) return this number instead of a name.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -132,7 +135,7 @@ impl Branch {
         self.lens.as_ref().map_or(MAIN_CHAIN, |lens| lens.ancestry().chain)
     }
 
-    /// Fails if it is a branch of another store, or of another opening of the store.
+    /// Fails if the branch belongs to another store, or to another opening of this one.
     pub(crate) fn check_store(&self, db: &Db) -> Result<()> {
         match Arc::ptr_eq(&self.db.store, &db.store) {
             true => Ok(()),
@@ -140,14 +143,14 @@ impl Branch {
         }
     }
 
-    /// Whether both are the same branch, also if it was renamed in between.
+    /// Whether both handles are of the same branch, even if it was renamed in between.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let chain = |branch: &Self| branch.lens.as_ref().map(|lens| lens.ancestry().chain);
         chain(self) == chain(other)
     }
 
-    /// Whether it sees the commits of a chain up to `at`: the chain is its own, or an ancestor that
-    /// its lineage left at `at` or later.
+    /// Whether the branch sees the commits of a chain up to `at`: the chain is its own, or that of
+    /// an ancestor which its lineage left at `at` or later.
     pub(crate) fn sees(&self, chain: u32, at: Glsn) -> bool {
         match &self.lens {
             None => chain == MAIN_CHAIN,
@@ -158,7 +161,7 @@ impl Branch {
         }
     }
 
-    /// Its present name, its parent, and its fork; `None` for main.
+    /// The branch's present name, its parent, and its fork; `None` for main.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {

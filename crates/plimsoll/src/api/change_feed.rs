@@ -68,9 +68,10 @@ const PASSED_ONE_BY_ONE: u32 = 32;
 /// ```
 pub struct Commits {
     position: Position,
-    /// Return only commits that changed something in this span, with these changes.
+    /// If set, the feed returns only commits that made one of these changes, and of their changes
+    /// only these.
     watched: Option<Arc<Watched>>,
-    /// The branch that is watched.
+    /// The watched branch; `None`: main, or the whole feed.
     lens: Option<Arc<Lens>>,
 }
 
@@ -80,7 +81,8 @@ impl Commits {
         Ok(Self { position: Position::new(store, from)?, watched, lens: None })
     }
 
-    /// The commits that changed keys in a span of main, seen on a branch.
+    /// The commits that changed keys on a branch. `span` has the index keys on main; it is
+    /// translated to those on the branch.
     pub(crate) fn on_branch(
         store: &Arc<Engine>,
         lens: &Arc<Lens>,
@@ -118,7 +120,8 @@ impl Commits {
     fn is_wanted(&self, commit: &Commit) -> Result<bool> {
         match self.watched.as_deref() {
             None => Ok(!commit.moves_cursor()?),
-            // Deleting a branch deletes everything that was written on it.
+            // A commit that deletes a branch also deletes everything that was written on it, but
+            // this is no change on the branch.
             Some(Watched { chain: Some(_), .. }) if commit.changes_branch()? => Ok(false),
             Some(_) => Ok(commit.changes()?.next().transpose()?.is_some()),
         }
@@ -182,12 +185,13 @@ impl Follows for Commits {
             return Ok(Some(commit));
         }
         let Some(lens) = &self.lens else { return Ok(None) };
-        // Checked at the newest moment, which is open: older versions of the record may have been
-        // dropped while the entries were searched.
+        // The branch is looked up at the newest moment, which is held open, because older versions
+        // of its record may have been dropped while the entries were searched.
         let moment = self.position.store.open_newest();
         let at = moment.readable()?.glsn;
         match lens.check_exists(&self.position.store.reader, at) {
-            // The deletion comes after all commits of the branch.
+            // The branch was deleted. Its last commits, which come before the deletion, are
+            // returned first.
             Err(gone @ Error::InvalidInput(InvalidInput::NoBranch { .. })) => {
                 self.next_before(at.next())?.map_or(Err(gone), |commit| Ok(Some(commit)))
             }
@@ -196,7 +200,7 @@ impl Follows for Commits {
     }
 }
 
-/// Fails if a branch does not exist at the newest moment, which is open while it is read.
+/// Fails if a branch does not exist at the newest moment, which is held open during the look-up.
 ///
 /// # Errors
 /// As for [`Lens::check_exists`]; [`Error::Behind`].

@@ -57,16 +57,16 @@ use crate::types::version::{OwnedStored, Stored};
 pub struct Commit {
     store: Arc<Engine>,
     entry: Entry,
-    /// Other changes are left out.
+    /// The only changes that [`Commit::changes`] returns; `None`: all.
     watched: Option<Arc<Watched>>,
 }
 
-/// The changes that are wanted.
+/// Selects the changes that a watch returns.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    /// The index keys.
+    /// Index keys; on a branch, those that the branch's versions have.
     pub(crate) span: Span,
-    /// On branches: the chain.
+    /// The chain of the watched branch; `None`: main.
     pub(crate) chain: Option<u32>,
 }
 
@@ -89,7 +89,7 @@ impl Commit {
         of_micros(self.entry.meta.timestamp_micros)
     }
 
-    /// The GLSN at which its transaction read.
+    /// The GLSN of the snapshot that the transaction read.
     pub fn read_at(&self) -> Glsn {
         self.entry.meta.read_at
     }
@@ -111,8 +111,8 @@ impl Commit {
         self.begins_in(CURSORS)
     }
 
-    /// Whether the commit's first key is in a keyspace of the store's own, which is changed by
-    /// separate transactions.
+    /// Whether the commit's first key is in `keyspace`, one of the store's own. If so, the commit
+    /// changed nothing else, because these keyspaces are changed by separate transactions.
     fn begins_in(&self, keyspace: u32) -> Result<bool> {
         let Writes::Operations(mut operations) = Payload::decode(&self.entry)?.writes else {
             return Ok(false);
@@ -137,15 +137,16 @@ impl Commit {
         let Writes::Operations(mut operations) = Payload::decode(&self.entry)?.writes else {
             return Ok(false);
         };
-        // A merge of branches writes only the record of the merge to this keyspace.
+        // A merge of branches also writes to this keyspace, but only the record of the merge.
         Ok(operations.next()?.is_some_and(|operation| {
             let key = IndexKey::new(operation.key);
             key.is_in(BRANCHES) && decode_merge_key(key.user_key()).is_none()
         }))
     }
 
-    /// Whether the commit only recorded ids of others ([`Db::commit_id`](crate::Db::commit_id)), or
-    /// the address of another store ([`Db::add_remote`](crate::Db::add_remote)).
+    /// Whether the commit only recorded the ids of other commits
+    /// ([`Db::commit_id`](crate::Db::commit_id)), or the address of another store
+    /// ([`Db::add_remote`](crate::Db::add_remote)).
     ///
     /// # Errors
     /// Corruption, or a newer format.
@@ -161,9 +162,10 @@ impl Commit {
         Ok(has_ids)
     }
 
-    /// Present name of the branch on which it changed keys; `None`: main, or it changed only the
-    /// store's own records of keyspaces, cursors, tags and branches. A transaction writes on one
-    /// branch. If the branch was deleted since, a number that identifies it.
+    /// The present name of the branch on which the commit changed keys, or its number
+    /// ([`Branch::id`](crate::Branch::id)) if the branch was deleted since. `None`: the commit was
+    /// made on main, or changed only the store's own records of keyspaces, cursors, tags and
+    /// branches. A transaction writes on one branch.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -185,8 +187,8 @@ impl Commit {
         Ok(chain.map(|chain| self.store.reader.snapshots.branches.name_of(chain)))
     }
 
-    /// The chain on which it changed keys, or into which it merged another one; `None`: it changed
-    /// only the store's own records.
+    /// The chain on which the commit changed keys, or into which it merged another chain; `None`:
+    /// it changed only the store's own records.
     pub(crate) fn chain(&self) -> Result<Option<u32>> {
         let chain = self.chain_of_keys();
         chain.map_err(|error| self.store.reader.trimmed_or(self.glsn(), error))
@@ -195,7 +197,8 @@ impl Commit {
     fn chain_of_keys(&self) -> Result<Option<u32>> {
         let is_of_user = |key: &[u8]| !is_internal(IndexKey::new(key).keyspace());
         let payload = Payload::decode(&self.entry)?;
-        // Deleting a branch deletes everything that was written on it.
+        // A commit that deletes a branch also deletes everything that was written on it, but this
+        // is no change on the branch.
         if self.changes_branch()? {
             return Ok(None);
         }
@@ -205,7 +208,7 @@ impl Commit {
         let chain = |key: &[u8]| match branch_key::is_of_branch(key) {
             true => Some(branch_key::chain_of(key)),
             false if is_of_user(key) => Some(MAIN_CHAIN),
-            // A merge may change no keys.
+            // A merge that changed no keys: its record has the chain.
             false => {
                 let key = Some(IndexKey::new(key)).filter(|key| key.is_in(BRANCHES));
                 key.and_then(|key| decode_merge_key(key.user_key())).map(|(into, _, _)| into)
@@ -241,7 +244,7 @@ impl Commit {
         self.changes_in(false)
     }
 
-    /// As [`Commit::changes`]; those on branches have their stored keys and values.
+    /// As [`Commit::changes`], but changes on branches have their keys and values as stored.
     pub(crate) fn stored_changes(&self) -> Result<Changes<'_>> {
         self.changes_in(true)
     }
@@ -252,7 +255,7 @@ impl Commit {
         Ok(Changes { commit: self, ranges, walk: Some(walk), keyspace: None, is_as_stored })
     }
 
-    /// The wanted writes, and maybe others.
+    /// All writes that [`Commit::changes`] must return, and possibly others.
     fn walk(&self) -> Result<Walk<'_>> {
         let mut walk = self.all()?;
         if let (Walk::Runs(runs), Some(span)) = (&mut walk, self.span()) {
@@ -300,13 +303,13 @@ impl fmt::Debug for Commit {
 /// ```
 pub struct Changes<'a> {
     commit: &'a Commit,
-    /// The deleted ranges that are left: first index keys and ends.
+    /// The deleted ranges that were not returned yet: the first index key and the end of each.
     ranges: std::vec::IntoIter<(&'a [u8], &'a [u8])>,
     /// `None` past the end.
     walk: Option<Walk<'a>>,
-    /// Keyspace of the last change, and its name.
+    /// The id and the name of the last change's keyspace.
     keyspace: Option<(u32, Option<Arc<str>>)>,
-    /// Whether keys on branches are not decoded.
+    /// Whether keys on branches are returned as stored.
     is_as_stored: bool,
 }
 
@@ -318,7 +321,7 @@ enum Walk<'a> {
 
 /// Position of a write relative to the requested span.
 enum SpanMatch {
-    /// Before it, or of another chain.
+    /// Before the span, or on another chain than the watched one.
     Before,
     Found(u32, Change),
     After,
@@ -467,7 +470,7 @@ pub struct Change {
     key: Vec<u8>,
     written: OwnedStored,
     expiry: Option<Expiry>,
-    /// The end of the range that was deleted from `key` on.
+    /// The end of the deleted range, which begins at `key`; `None` if a single key changed.
     range_end: Option<Bound<Vec<u8>>>,
 }
 
@@ -574,7 +577,7 @@ impl Change {
         Ok((!self.is_delete()).then(|| ValueReader::of_logged(reader, self.glsn, self.stored())))
     }
 
-    /// The id of its keyspace; of a change on a branch, that of the keyspace of all branches.
+    /// The id of the change's keyspace; on a branch, that of the keyspace of all branches.
     pub(crate) fn space(&self) -> u32 {
         self.space
     }

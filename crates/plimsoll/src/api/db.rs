@@ -134,10 +134,10 @@ impl Db {
 
     /// Begins a transaction that reads at the last commit that was ordered, here or by another
     /// process, even if it is not durable yet and so not visible to [`Db::begin`]. For writers that
-    /// take turns under their own lock: the next one need not wait for the sync of the one before,
-    /// which has only called [`Transaction::commit_submit`]. The values that such a transaction
-    /// reads may be passed on once its own commit, or the wait for its ticket, has returned; a
-    /// power cut before that may undo them.
+    /// take turns under their own lock: the next writer need not wait for the sync of the previous
+    /// one, which has only called [`Transaction::commit_submit`]. Pass on values that such a
+    /// transaction has read only after its own commit, or the wait for its ticket, has returned: a
+    /// power cut before that may undo these values.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -167,11 +167,10 @@ impl Db {
         Transaction::ordered(&self.store.committer)
     }
 
-    /// Whether all commits of other processes, and of this one, are already applied when the next
-    /// read begins. (In a shared store, a process that has only written for some time defers
-    /// applying its own commits.) If not, the read first applies them from the log, and may wait
-    /// for the disk. Costs a few loads from memory; always true in a store that this process has
-    /// alone.
+    /// Whether a read that begins now finds all commits of this and of other processes applied. (In
+    /// a shared store, a process that has only written for some time defers applying its own
+    /// commits.) If not, the read first applies them from the log, and may wait for the disk. This
+    /// call costs a few loads from memory; it returns true in a store that this process has alone.
     pub fn is_caught_up(&self) -> bool {
         self.store.committer.visible_if_fresh().is_some()
     }
@@ -189,10 +188,10 @@ impl Db {
     /// [`crate::Error::Trimmed`], even if they succeeded before.
     ///
     /// # Errors
-    /// [`crate::Error::Future`]; [`crate::Error::TimeTrimmed`] if the log is trimmed there,
-    /// [`crate::InvalidInput::TimeBeforeFirst`] if a time precedes the first commit; disk errors.
-    /// Whether a keyspace still
-    /// retains that moment is checked when it is read.
+    /// [`crate::Error::Future`]; [`crate::Error::TimeTrimmed`] if the log no longer has the commits
+    /// of that time, [`crate::InvalidInput::TimeBeforeFirst`] if a time precedes the first commit;
+    /// disk errors. Whether a keyspace still retains the moment is checked when the keyspace is
+    /// read.
     pub fn snapshot_at(&self, moment: Moment) -> Result<Snapshot> {
         Snapshot::of(&self.store, moment)
     }
@@ -298,7 +297,8 @@ impl Db {
             reader.get_resident(key.get(), at, |value: &[u8]| look.take().map(|look| look(value)))
         };
         let looked = match reader.at_newest(|| Ok(self.store.committer.sequencer.visible()), read) {
-            // Dropped since, so newer commits must be applied.
+            // Versions of the moment were dropped since it was chosen, so newer commits must be
+            // applied first.
             Err(Error::Trimmed { .. }) if !self.store.committer.peers.is_alone() => {
                 return Ok(Resident::NotResident);
             }
@@ -387,7 +387,7 @@ impl Db {
         b: impl Into<Moment>,
         prefix: impl AsRef<[u8]>,
     ) -> Result<Diff> {
-        // Keeps the moments open until the diff has opened both itself.
+        // Keeps both moments open until the diff itself has opened them.
         let mut open = Vec::new();
         let mut at = |moment| match moment {
             Moment::Glsn(glsn) => Ok(glsn),
@@ -407,7 +407,7 @@ impl Db {
     }
 
     /// Findings of the last open, one line each: commits whose time is far ahead of the clock,
-    /// bytes behind the end of a segment's contents, an ignored warm image; and unreadable values
+    /// bytes behind the end of a segment's contents, an ignored warm image. Also unreadable values
     /// that pin the log.
     pub fn warnings(&self) -> Vec<String> {
         collect_stats::warnings(&self.store)
@@ -428,10 +428,10 @@ impl Db {
     /// [`crate::MIN_MEMORY_BYTES`], at most the machine's memory.
     ///
     /// # Errors
-    /// [`crate::Error::InvalidInput`] if it is below the minimum or above the memory of the
+    /// [`crate::Error::InvalidInput`] if the budget is below the minimum or above the memory of the
     /// machine, or if this process has a share of a total of several processes.
     /// [`crate::Error::OutOfBudget`]: transactions, values and pinned pages hold more than the new
-    /// budget; the error lists the holders. The budget is then unchanged.
+    /// budget; the error lists what holds the memory. The budget is then unchanged.
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
         memory::set(&self.store, bytes)
     }
@@ -485,16 +485,17 @@ impl Db {
         self.store.maintenance.pool.clear();
     }
 
-    /// Refuses `count` memory reservations after `reservations` others ([`u64::MAX`]: none). For
-    /// simulations.
+    /// Refuses `count` memory reservations after the next `reservations` ones; with [`u64::MAX`],
+    /// refuses none. For simulations.
     #[doc(hidden)]
     #[cfg(any(test, feature = "testing"))]
     pub fn refuse_after(&self, reservations: u64, count: u64) {
         self.store.reader.budget.fail_some_after(reservations, count);
     }
 
-    /// Whether a branch is being created, changed or deleted: what this thread does meanwhile must
-    /// not do so too. For simulations.
+    /// Whether a branch is being created, changed or deleted. If so, code that this thread runs
+    /// meanwhile must not change branches itself, because it would wait for this change. For
+    /// simulations.
     #[doc(hidden)]
     #[cfg(any(test, feature = "testing"))]
     pub fn is_changing_branches(&self) -> bool {

@@ -49,11 +49,11 @@ enum Kind {
 /// The keys whose values differ between two moments of main.
 struct MomentsDiff {
     store: Arc<Engine>,
-    /// The changes in the keyspace of the first moment; `None` if they have ended, or there is no
-    /// such keyspace.
+    /// The changes in the keyspace that had the name at the first moment; `None` once all are
+    /// returned, or if there is no such keyspace.
     old: Option<Changes>,
-    /// The changes in the keyspace of the second moment, if that is a different keyspace; `None`
-    /// otherwise, or as for `old`.
+    /// The changes in the keyspace that had the name at the second moment, if that is a different
+    /// one; otherwise `None`, as after the last of them.
     new: Option<Changes>,
     /// Whether both moments have the same keyspace.
     is_one: bool,
@@ -124,7 +124,8 @@ impl MomentsDiff {
         let (mut old, mut new, mut between) = (None, None, Vec::new());
         let (first, last) = (position_at(before)?, position_at(after)?);
         if let Some(first) = first {
-            // Both, because a moment may be readable although a later one is not.
+            // Both moments are checked, because the earlier one may be readable although the later
+            // one is not.
             old = changes(ids[first], [before, after])?;
             // A keyspace that was dropped by then has no key at the second moment.
             if let Some(last) = last.filter(|last| *last > first) {
@@ -183,7 +184,7 @@ impl MomentsDiff {
         }
     }
 
-    /// The user's key of the last step.
+    /// The user's part of the last step's key.
     fn last_key(&self, is_new: bool) -> Option<&[u8]> {
         let changes = if is_new { &self.new } else { &self.old };
         changes.as_ref().map(Changes::user_key)

@@ -93,10 +93,9 @@ impl Db {
     }
 
     /// Sets the time to live of the values of a keyspace, by a commit; `None`: they do not expire.
-    /// It applies to values that are put from then on without an expiry of their own, and to
-    /// values that updates create.
-    /// A transaction or bulk load of another process that has written to the keyspace before may
-    /// still put values by the earlier setting.
+    /// It applies to values that are put from then on without an expiry of their own, and to values
+    /// that updates create. A transaction or bulk load of another process that has written to the
+    /// keyspace before may still put values by the earlier setting.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -111,7 +110,7 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// As for [`Db::set_retention`]; [`crate::InvalidInput::TimeToLive`] if it is below a
+    /// As for [`Db::set_retention`]; [`crate::InvalidInput::TimeToLive`] if `ttl` is below a
     /// microsecond or ends after the year 9999.
     pub fn set_ttl(&self, keyspace: &Keyspace, ttl: Option<Duration>) -> Result<()> {
         keyspace_commits::set_ttl(&self.store, keyspace, ttl)

@@ -56,7 +56,7 @@ impl FeedHandle {
 
     /// The position of the feed when it last found nothing more: see
     /// [`Commits::position`](crate::Commits::position). It is exact while a thread waits in the
-    /// feed; entries that this thread returns count only once the next wait has begun.
+    /// feed; entries that the feed has returned count only once its next wait has begun.
     pub fn position(&self) -> Glsn {
         // Relaxed: the number publishes no other data.
         Glsn(self.shared.position.load(Ordering::Relaxed))
@@ -70,7 +70,7 @@ impl FeedHandle {
         self.shared.ends.load(Ordering::SeqCst)
     }
 
-    /// Whether the wait must end. Resets the flag, so that the next wait continues.
+    /// Whether the wait must end. Resets the flag, so that it ends only one wait.
     pub(crate) fn take_end(&self) -> bool {
         self.shared.ends.swap(false, Ordering::SeqCst)
     }

@@ -21,7 +21,7 @@ pub(crate) struct Position {
     /// The GLSN to read next.
     pub(crate) next: Glsn,
     handle: FeedHandle,
-    /// Whether the iterator returned an error last.
+    /// Whether the last step of the iterator returned an error.
     failed: bool,
 }
 
@@ -101,14 +101,15 @@ impl Position {
     fn wait(&self, timeout: Duration) -> Result<bool> {
         let seen = Glsn(self.next.0 - 1);
         let readable = self.store.reader.log.wait_beyond(seen, timeout, &|| self.handle.is_ended());
-        // Closing poisons the log: report it to the caller as closed.
+        // Closing the store poisons the log; report the store as closed instead.
         self.store.check_open()?;
         let readable = readable.lift()?;
         if self.handle.take_end() || readable <= seen {
             return Ok(false);
         }
         if self.store.newest()? <= seen {
-            // The entry is in the log but not applied yet. If applying failed, it never will be.
+            // The entry is in the log but not applied yet. If applying has failed, it is never
+            // applied, and this check reports the failure.
             self.store.committer.sequencer.check()?;
             self.store.options.clock.sleep(APPLYING);
         }

@@ -139,7 +139,7 @@ impl Measure {
 
 pub(crate) fn measure(key: &[u8], glsn: Glsn, stored: Stored<'_>) -> Measure {
     let is_value = |stored: &Stored<'_>| {
-        // A deletion on a branch is stored as a value.
+        // A deletion on a branch is stored as a value with this expiry.
         let is_hidden = stored.expiry() == Some(Expiry::OF_DELETION);
         *stored != Stored::Deleted && !(is_hidden && branch_key::is_of_branch(key))
     };
@@ -148,7 +148,7 @@ pub(crate) fn measure(key: &[u8], glsn: Glsn, stored: Stored<'_>) -> Measure {
     Measure { glsn, bytes, expiry: stored.and_then(|stored| stored.expiry()) }
 }
 
-/// Puts a scan that has not begun into a [`IteratorHandle`]; waits for memory as writers do.
+/// Puts a scan that has not begun into an [`IteratorHandle`]; waits for memory as writers do.
 pub(crate) fn begin(store: &Engine, versions: Versions) -> Result<IteratorHandle<Versions>> {
     let iterators = &store.reader.index.iterators;
     let charge = store
@@ -203,10 +203,10 @@ pub struct History {
     wanted: KeptKey,
     /// The index key of the version that was returned last.
     key: Vec<u8>,
-    /// On a branch: the commit that dropped the keyspace, until a version of it is found. The drop
-    /// is not stored on branches.
+    /// On a branch: the commit that dropped the keyspace, until the first version in it is found.
+    /// The drop is not stored on branches, but is returned as a deletion of the key.
     dropped: Option<Glsn>,
-    /// The version that the drop deleted, which is returned next.
+    /// The version that the drop deleted. It is returned after the deletion.
     held: Option<Measure>,
     name: Arc<str>,
     moment: OpenMoment,
@@ -245,7 +245,8 @@ impl History {
         Ok(history)
     }
 
-    /// Finds out when the keyspace was dropped. On main, its keys were deleted then.
+    /// On a branch, finds out when the keyspace was dropped. Not needed on main, where the drop is
+    /// stored as a deletion of the key.
     fn note_drop(&mut self, keyspace: u32) -> Result<()> {
         self.dropped = None;
         if self.lens.is_some() {

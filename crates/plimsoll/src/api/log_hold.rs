@@ -1,5 +1,5 @@
-//! For programs that read a store's files in several calls: where they are, and how the log is kept
-//! from being freed meanwhile.
+//! For programs that read a store's files in several calls: the path of the store's folder, and a
+//! hold that keeps the log from being freed meanwhile.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -39,14 +39,14 @@ impl Db {
     /// # }
     /// ```
     ///
-    /// It waits for a trim, a backup, a dump or a verification that runs in this process, so it
-    /// must not be called by the callback of one. In a shared store it also waits for another
-    /// process that is freeing the log, for two seconds at most. Then the part that the other
-    /// process frees counts as freed.
+    /// The call waits for a trim, a backup, a dump or a verification that runs in this process, so
+    /// a callback of one of these must not make it. In a shared store it also waits for another
+    /// process that is freeing the log, for two seconds at most; the part that the other process is
+    /// still freeing then counts as freed.
     ///
     /// # Errors
-    /// The store is closed. In a shared store: [`InvalidInput::CannotHoldLog`], and those of a
-    /// read.
+    /// The store is closed. In a shared store also [`InvalidInput::CannotHoldLog`], and the errors
+    /// of a read.
     ///
     /// [`InvalidInput::CannotHoldLog`]: crate::InvalidInput::CannotHoldLog
     pub fn hold_log(&self, from: Glsn) -> Result<LogHold> {

@@ -164,7 +164,8 @@ impl Snapshot {
         let mut candidates: Vec<Vec<u8>> = Vec::new();
         for run in view.all_runs() {
             for table in run.tables().iter() {
-                // One key of each leaf, and the keys around the lost part, suffice to find it.
+                // Iteration can resume at a key of some leaf or at an edge of the lost part; one
+                // key of each leaf is enough.
                 let mut seen = 0u32;
                 let found = survey(
                     Some(&**table.file.source()),

@@ -53,8 +53,8 @@ pub enum Moment {
     Newest,
     /// Right after the commit with this GLSN.
     Glsn(Glsn),
-    /// After the last commit made at this time or earlier. There must be one: a time before the
-    /// first commit is refused.
+    /// After the last commit made at this time or earlier. A time before the first commit is
+    /// refused.
     Time(SystemTime),
 }
 
@@ -71,11 +71,11 @@ impl From<SystemTime> for Moment {
 }
 
 /// The store as it was at one moment. A snapshot never changes, never waits for writers and never
-/// blocks them. While it is open, no version that it can see is dropped; versions that were written
-/// and superseded since are, unless the keyspace's retention or another snapshot keeps them.
-/// (Beyond 32 different moments, and for snapshots of another process, they are kept as well.) For
-/// a past moment that a keyspace's retention does not cover, the guarantee is weaker; see
-/// [`crate::Db::snapshot_at`].
+/// blocks them. While it is open, no version that it can see is dropped. Versions that were written
+/// and superseded since then are dropped, unless the keyspace's retention or another snapshot keeps
+/// them. (They are also kept if more than 32 different moments are open, or if the snapshot belongs
+/// to another process.) For a past moment that a keyspace's retention does not cover, the guarantee
+/// is weaker; see [`crate::Db::snapshot_at`].
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -340,7 +340,8 @@ impl Snapshot {
         let is_seen = !is_internal(IndexKey::new(&span.first()).keyspace());
         let lens = self.lens.as_ref().filter(|_| is_seen);
         let on_main = lens.map_or(at, |lens| lens.on_main(at));
-        // Checked here to fail early; checked again when the iterator begins.
+        // Whether the moment is retained is checked here to fail early, and again when the iterator
+        // begins.
         self.store
             .reader
             .index
@@ -369,8 +370,8 @@ fn before_first(store: &Engine, asked: SystemTime) -> Result<InvalidInput> {
     Ok(InvalidInput::TimeBeforeFirst { asked, first })
 }
 
-/// Time of a commit; `None` if the log no longer holds it, and no snapshot of it has been open
-/// since it did.
+/// Time of a commit; `None` if the log no longer holds it, and neither a snapshot nor a tag has
+/// kept its time.
 pub(crate) fn time_of(store: &Engine, glsn: Glsn) -> Result<Option<SystemTime>> {
     store.check_open()?;
     Ok(store.reader.time_of(glsn)?.map(of_micros))

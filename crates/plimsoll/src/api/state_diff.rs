@@ -1,8 +1,8 @@
 //! The keys that differ between two states of branches.
 //!
-//! Only the keys that may differ are compared, because they have a version that only one of the
-//! states contains. If the keyspace was dropped between the states, these are all keys of both: the
-//! drop is not stored on branches.
+//! Only keys with a version that just one of the states contains are compared, because no other key
+//! can differ. If the keyspace was dropped between the states, all keys of both are compared,
+//! because branches do not store the drop.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(crate) struct StateDiff {
     states: [State; 2],
     /// `None` after the end.
     keys: Option<Keys>,
-    /// Whether values that expire at different times differ.
+    /// Whether equal values that expire at different times count as different.
     compares_expiries: bool,
 }
 
@@ -40,7 +40,7 @@ struct State {
 enum Keys {
     /// Both states have the same keyspace.
     Written(Vec<Written>),
-    /// They have not.
+    /// The states have different keyspaces of this name.
     All {
         scans: Vec<Scan>,
         /// The commit that dropped the older keyspace.
@@ -53,7 +53,8 @@ enum Keys {
 /// All keys of one state.
 struct Scan {
     range: Range<'static>,
-    /// Whether the key that it returned last is not used yet. The range keeps and charges the key.
+    /// Whether the last key that the range returned is not used yet. The range keeps the key, and
+    /// charges its memory.
     is_ahead: bool,
 }
 
@@ -87,7 +88,7 @@ impl State {
 }
 
 impl Scan {
-    /// The next key, which is not passed.
+    /// The next key, without advancing past it.
     fn peek(&mut self) -> Result<Option<&[u8]>> {
         if !self.is_ahead {
             self.is_ahead = self.range.advance()?.is_some();
@@ -139,7 +140,7 @@ impl StateDiff {
         Ok(Self { store, states, keys: Some(keys), compares_expiries: false })
     }
 
-    /// Also returns the keys with the same value that expires at another time.
+    /// Also returns keys that have the same value in both states if it expires at different times.
     pub(crate) fn comparing_expiries(mut self) -> Self {
         self.compares_expiries = true;
         self

@@ -242,7 +242,7 @@ impl Default for StateHasher {
 }
 
 impl StateHasher {
-    /// Adds all of a row but the bytes of its value.
+    /// Adds a row, except for the bytes of its value.
     pub(crate) fn begin_row(
         &mut self,
         keyspace: &str,

@@ -19,7 +19,8 @@ use crate::types::index_key::IndexKey;
 /// The part of an iterator's charge that covers its owner's memory.
 const OWNER_BYTES: usize = 512;
 
-/// Chains in ascending order, each with moments: versions after the first, up to the second.
+/// Chains in ascending order. The two moments of each select its versions after the first moment,
+/// up to the second.
 pub(crate) type Chains = Vec<Moments>;
 
 /// A chain and two moments.
@@ -41,11 +42,11 @@ pub(crate) struct Changes {
     versions: IteratorHandle<Versions>,
     /// The index key of the last change.
     key: Vec<u8>,
-    /// The last change, until it is used.
+    /// The last change, until it is taken.
     head: Option<Measure>,
     /// For keys on branches: the chains whose changes are requested, each with its moments.
     chains: Option<Chains>,
-    /// Memory of the user of the changes, which is charged with their own.
+    /// Memory of the owner of this iterator, which is charged together with its own.
     user_bytes: usize,
 }
 
@@ -56,7 +57,8 @@ impl Changes {
         (after, upto): (Glsn, Glsn),
         readable_at: [Glsn; 2],
     ) -> Result<Self> {
-        // Checked here to fail early; checked again in each view that the iterator uses.
+        // Whether the moments are readable is checked here to fail early, and again in each view
+        // that the iterator uses.
         let view = store.reader.index.sources.current_view();
         readable_at.into_iter().try_for_each(|at| view.check_readable(&span.first(), at))?;
         let versions = Versions::new(span.into_range(), after, upto).readable_at(readable_at);
@@ -64,13 +66,13 @@ impl Changes {
         Ok(Self { versions, key: Vec::new(), head: None, chains: None, user_bytes: 0 })
     }
 
-    /// Only the changes of these chains, of a span of keys on branches. Several changes of one key
+    /// Restricts a span of keys on branches to changes of these chains. Several changes of one key
     /// may be returned.
     pub(crate) fn of_chains(self, chains: Chains) -> Self {
         Self { chains: Some(chains), ..self }
     }
 
-    /// Advances to the next key if the last one was used; false at the end.
+    /// Advances to the next key if the last change was taken; false at the end.
     pub(crate) fn advance(&mut self, store: &Engine) -> Result<bool> {
         if self.head.is_none() {
             let Self { versions, key, chains, .. } = self;
@@ -98,7 +100,7 @@ impl Changes {
         charge(store, &mut self.versions, OWNER_BYTES + bytes)
     }
 
-    /// Also charges `bytes` of the user of the changes.
+    /// Also charges `bytes` for memory of the owner of this iterator.
     fn charge_user(&mut self, store: &Engine, bytes: usize) -> Result<()> {
         if bytes == self.user_bytes {
             return Ok(());
@@ -117,7 +119,7 @@ impl Changes {
         &self.key
     }
 
-    /// The last change, which is used now.
+    /// Takes the last change, so that the next call of `advance` advances.
     pub(crate) fn take_head(&mut self) -> Option<Measure> {
         self.head.take()
     }
@@ -178,7 +180,7 @@ impl Written {
     }
 }
 
-/// The next key of all, in ascending order, and the newest commit that wrote it.
+/// The next key of all lists, in ascending order, and the newest commit that wrote it.
 pub(crate) fn next(all: &mut Vec<Written>, store: &Engine) -> Result<Option<(Vec<u8>, Glsn)>> {
     let mut at = 0;
     while let Some(written) = all.get_mut(at) {
@@ -206,8 +208,8 @@ pub(crate) fn seen(all: &mut Vec<Written>, span: Span, state: &Snapshot) -> Resu
 }
 
 /// Adds the keys in a span of main that were written between two states, on main or on the branches
-/// that they see: those with versions that only one of the states contains. On main, both moments
-/// must be readable, or only `readable_at`.
+/// that they see: those with versions that only one of the states contains. On main, `readable_at`
+/// must be a readable moment; without it, both moments must be readable.
 pub(crate) fn between(
     all: &mut Vec<Written>,
     store: &Engine,
@@ -243,7 +245,8 @@ pub(crate) fn between(
 /// The chains of a group that two states do not see up to the same moment, and the moments between
 /// which all versions that only one of the states sees were written.
 fn chains_between(group: u32, states: [&Snapshot; 2]) -> Option<(Chains, (Glsn, Glsn))> {
-    // For each chain: what each state sees of it, and its beginning.
+    // For each chain: the moments up to which each state sees it, and the moment at which it
+    // begins.
     let mut seen: BTreeMap<u32, ([Option<Glsn>; 2], Glsn)> = BTreeMap::new();
     for (side, state) in states.iter().enumerate() {
         let Some(lens) = state.lens().filter(|lens| lens.ancestry().group == group) else {

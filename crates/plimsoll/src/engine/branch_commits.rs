@@ -26,7 +26,7 @@ use crate::types::keyspaces::{BRANCHES, IDS, IDS_POSITION, Keyspace, SIDE};
 use crate::types::tags::Tagged;
 
 /// From this number of conflicts on, the versions of a group are deleted without being read, so
-/// that commits on its branches do not conflict.
+/// that the deletion does not conflict with commits on the group's branches.
 const FIRST_UNREAD: u32 = 3;
 
 /// A change of the registry that has been decided, but not committed.
@@ -48,7 +48,7 @@ pub(crate) fn create(store: &Arc<Engine>, name: &str, wanted: u32, at: Glsn) -> 
 }
 
 /// As [`create`], even if the branch of the chain was deleted, as long as other branches contain
-/// it.
+/// the chain.
 pub(crate) fn create_from(store: &Arc<Engine>, name: &str, wanted: u32, at: Glsn) -> Result<()> {
     create_on(store, name, wanted, at, false)
 }
@@ -170,7 +170,7 @@ pub(crate) fn replace(
         }
         let renamed = Chain { name: Some(to.into()), ..alive(known, id)?.clone() };
         let (mut changes, dead_groups) = without(known, replaced, has_ids)?;
-        // Last, so that it has the name.
+        // This change comes last, so that the name belongs to this branch.
         changes.push((id, Some(renamed)));
         Ok(Plan { changes, dead_groups, counter })
     })
@@ -211,8 +211,8 @@ pub(crate) fn find(store: &Engine, name: &str) -> Result<Option<Arc<Lens>>> {
     store.committer.fresh()?;
     let ancestry = store.reader.snapshots.branches.find(name)?;
     let lens = Lens::open(&store.reader, name, ancestry)?;
-    // Checked after its moments are open. They were readable as long as the branch existed, so they
-    // stay readable from now on.
+    // Check this after the moments of the lens are open: they were readable as long as the branch
+    // existed, so they stay readable from now on.
     lens.check_exists(&store.reader, store.newest()?)?;
     Ok(Some(Arc::new(lens)))
 }
@@ -266,7 +266,7 @@ fn change(
             store.catalog.records.refresh_branches(tx.read_at()?.glsn)?;
             continue;
         }
-        // The known one is greater if damage has destroyed the record.
+        // The counter that is known here is greater if damage has destroyed the record.
         let counter = Counter { next: counter.next.max(known.next), ..counter };
         let ids = store.reader.keyspaces.handle(IDS, "".into());
         let has_ids = tx.contains_key(&ids, IDS_POSITION)?;
@@ -288,7 +288,8 @@ fn change(
         }
         if changes.iter().any(|(_, chain)| chain.as_ref().is_none_or(|chain| chain.name.is_none()))
         {
-            // A merge that has not been noted yet may need the chain.
+            // Conflict with a concurrent merge, which may need the chain: read the records of all
+            // merges.
             tx.note_span(&Span::of_keyspace(BRANCHES));
         }
         tx.put(&registry, COUNTER_KEY, counter.encode())?;
@@ -309,7 +310,7 @@ fn change(
             }
             ordered => ordered?,
         };
-        // Before the wait, which may fail (`Stalled`) although the commit stays.
+        // Note the change before the wait, which may fail (`Stalled`) although the commit stays.
         branches.changed(changes, counter, ticket.glsn(), &store.reader.snapshots.tags);
         drop(changing);
         return ticket.wait().map(drop);

@@ -34,7 +34,7 @@ pub(crate) fn compact(space: &LogSpace, committer: &Committer) -> Result<()> {
     // Merges come first, because they show which values are still needed. A pending move must not
     // hinder them, in case the move fails.
     space.catalog.horizon.relocation_requested.store(0, Ordering::Release);
-    // If there is no such GLSN, all of the log is kept.
+    // `None`: all of the log is kept.
     let log_keeps_from =
         may_be_freed(space)?.unwrap_or(Glsn::NONE).max(space.reader.log.bounds().first);
     space.reader.index.compaction.run_all(log_keeps_from)?;
@@ -47,7 +47,8 @@ pub(crate) fn compact(space: &LogSpace, committer: &Committer) -> Result<()> {
     free(space, true, Active::EndsFrom(WORTH_FREEING_BYTES))?;
     moved?;
     if may_be_freed(space)?.is_none() {
-        // The log keeps its records and the blob files that they name.
+        // Do not move values out of blob files: the log keeps its records, and so the blob files
+        // that they name.
         return Ok(());
     }
     for _ in 0..RELOCATION_PASSES_MAX {

@@ -154,7 +154,7 @@ fn decide(cached: bool, rooms: &Rooms, budget_bytes: u64, unused_bytes: u64) -> 
     let left = |room: &Room| room.free_bytes().saturating_sub(unused_bytes);
     let machine =
         rooms.machine.map(|room| left(&room).saturating_sub(room.limit_bytes / MACHINE_SHARE));
-    // If the machine does not report it, no memory counts as free.
+    // If the machine does not report its free memory, none counts as free.
     let room_bytes = rooms.cgroups.iter().map(left).fold(machine.unwrap_or(0), u64::min);
     let least = MIN_ROOM_BYTES.max(budget_bytes.saturating_add(budget_bytes / 2));
     // Hysteresis: the page cache is abandoned only at a third less, so that short changes by other

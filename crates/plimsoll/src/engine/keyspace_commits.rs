@@ -31,7 +31,7 @@ pub(crate) fn system(store: &Engine) -> Keyspace {
 /// The keyspace with this name, created if it does not exist.
 pub(crate) fn open(store: &Arc<Engine>, name: &str) -> Result<Keyspace> {
     check_name(name)?;
-    // Another process may have created or dropped it.
+    // Another process may have created or dropped the keyspace.
     let taken_in = store.committer.fresh();
     // A stale handle returns an error where it is used.
     if let Some((keyspace, _)) = store.reader.keyspaces.find(name) {
@@ -98,7 +98,7 @@ pub(crate) fn set_ttl(
     ttl.map_or(Ok(()), |ttl| Expiry::after(store.reader.log.now_micros(), ttl).map(drop))?;
     let id = store.reader.keyspaces.id_to_put(keyspace)?;
     store.check_writable()?;
-    // Round it as in the record.
+    // Round the time to live as the record does.
     let ttl = ttl.map(|ttl| Duration::from_micros(ttl.as_micros() as u64));
     settle(store, keyspace.name(), Target::Becomes(id, Change::Ttl(ttl))).map(|_| ())
 }
@@ -106,13 +106,13 @@ pub(crate) fn set_ttl(
 /// The requested state of a keyspace.
 #[derive(Clone, Copy)]
 enum Target {
-    /// It exists; if it has to be created, it gets the settings of the options.
+    /// The keyspace exists; if it has to be created, it gets the settings of the options.
     Exists,
-    /// It exists with this retention.
+    /// The keyspace exists with this retention.
     Keeps(Retention),
     /// The keyspace with this id is changed.
     Becomes(u32, Change),
-    /// Its record says that values may be compressed with zstd.
+    /// The record of the keyspace says that values may be compressed with zstd.
     HasZstd,
 }
 
@@ -223,7 +223,7 @@ fn try_settle(store: &Arc<Engine>, name: &str, target: Target) -> Result<Keyspac
     if !store.space.peers.reread_keyspaces()? {
         store.reader.keyspaces.load(name, record);
     }
-    // Values may be dropped from now on that the keyspace kept.
+    // Compaction may now drop versions that the keyspace has kept so far.
     store.reader.index.env.signals.call_compaction();
     Ok(store.reader.keyspaces.handle(record.id, name.into()))
 }
@@ -261,12 +261,12 @@ fn drop_with(
     }
     let _making =
         store.reader.keyspaces.making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // Another call may have taken the lock first.
+    // Another call may have dropped the keyspace while this one waited for the lock.
     store.reader.keyspaces.id_to_put(keyspace)?;
     let _dropping = store.reader.keyspaces.begin_drop(id);
     loop {
         match try_drop(store, keyspace, id, keep) {
-            // A commit wrote to the keyspace before it saw the drop.
+            // Try again: a commit wrote to the keyspace before it saw the drop.
             Err(Error::Conflict { .. }) => {}
             done => return done,
         }
@@ -326,7 +326,7 @@ pub(crate) fn at(store: &Engine, name: &str, at: Glsn) -> Result<Option<Keyspace
     let record = store.reader.get(key.get(), AsOf::unexpiring(at))?;
     let id = match record {
         Some(record) => Record::decode(&record)?.id,
-        // It has no record until a setting of it is changed.
+        // The default keyspace has no record until a setting of it is changed.
         None if name == DEFAULT.0 => DEFAULT.1,
         None => return Ok(None),
     };

@@ -30,7 +30,8 @@ pub(crate) fn take_lock_alone(path: &Path, options: &Options) -> Result<Option<B
 pub(crate) fn lock_alone(path: &Path, options: &Options) -> Result<Box<dyn DirLock>> {
     let mut locked = options.disk.lock(path);
     for _ in 0..LOCK_TRIES {
-        // Retry, because a read-only process may hold it briefly while it checks for the holder.
+        // Retry, because a read-only process may hold the lock briefly while it checks for the
+        // holder.
         if !matches!(locked, Err(LockError::Held { .. })) {
             break;
         }
@@ -57,7 +58,7 @@ pub(crate) fn lock_alone(path: &Path, options: &Options) -> Result<Box<dyn DirLo
     }
 }
 
-/// The processes that share the store, whom the lock's file does not name; `None` if there are
+/// The processes that share the store, which the lock's file does not name; `None` if there are
 /// none.
 fn sharers(path: &Path, options: &Options) -> Option<(Option<u32>, String)> {
     let members = members_of(&options.disk, path).ok().filter(|members| !members.is_empty())?;

@@ -23,7 +23,8 @@ pub(crate) fn restart(store: &Arc<Engine>) -> Result<Option<Glsn>> {
     }
     let marker = {
         let _lead = store.reader.log.allow_time_lead();
-        // A segment can end only after an entry, and the active one may have none.
+        // Append an entry first: a segment can end only after an entry, and the active one may have
+        // none.
         let mut tx = Transaction::new(&store.committer);
         tx.delete(&system(store), TIME_MARK)?;
         tx.set_metadata(br#"{"time_restarted":true}"#)?;

@@ -64,8 +64,8 @@ use crate::types::options::{Durability, Options};
 use crate::types::stats::OpeningStats;
 use crate::warm::{self, WARM_DIR, Warm};
 
-/// The most threads of the background jobs: one for flushes and other jobs that others wait for,
-/// and one for compaction.
+/// The maximum number of threads of the background jobs: one for flushes and other jobs that others
+/// wait for, and one for compaction.
 const JOB_THREADS: usize = 2;
 
 /// Opens or creates the store at `path`.
@@ -307,7 +307,7 @@ fn open_log(
     let manifest = match manifest {
         Some(manifest) => {
             let manifest = check_manifest(path, manifest, &log)?;
-            // Otherwise other processes may be writing manifests.
+            // Without this condition, other processes may be writing manifests.
             if entry.is_only_writer() {
                 set_foreign_aside(&*options.disk, &path.join("index"), manifest.head.number)?;
             }

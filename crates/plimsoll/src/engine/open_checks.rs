@@ -40,7 +40,7 @@ pub(super) fn explain(path: &Path, error: LogError) -> Error {
 }
 
 /// Rejects an index with values in the trimmed part of the log. A trim waits until the manifest
-/// needs nothing there, so this is never normal.
+/// needs nothing there, so this never happens in a sound store.
 pub(super) fn check_pointers(path: &Path, index: &OpenIndex, log: &FileLog) -> Result<()> {
     let first = log.bounds().first;
     match index.sources.view().min_pointer().filter(|oldest| *oldest < first) {

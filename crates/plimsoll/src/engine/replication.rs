@@ -11,7 +11,8 @@ use crate::txn::other_processes::Peers;
 use crate::txn::replica::Replica;
 use crate::types::error::{Error, Result};
 
-/// The time for which the thread waits for a batch: the longer, the longer none has come.
+/// How long the thread waits for a batch at first, and at most: the wait doubles while no batch
+/// comes.
 const WAIT: Duration = Duration::from_millis(10);
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
@@ -38,7 +39,7 @@ impl Replication {
     /// Reads the order for the first time, and starts the thread.
     ///
     /// # Errors
-    /// The store became a replica now, and the order cannot be used.
+    /// The store becomes a replica by this opening, and its order cannot be used.
     pub(crate) fn start(&self, background: bool) -> Result<()> {
         let Some(replica) = &self.replica else { return Ok(()) };
         replica.start()?;
@@ -46,8 +47,8 @@ impl Replication {
             let (order, clock) = (&replica.access.order, &replica.access.clock);
             let (order, clock) = (Arc::clone(order), Arc::clone(clock));
             let replica = Arc::downgrade(replica);
-            // Never waited for: it may wait in the order when the store is closed. It ends after
-            // that, and does nothing more.
+            // The thread is never joined, because it may be waiting for the order when the store is
+            // closed. It ends after that wait, without doing anything more.
             drop(spawn("plimsoll-order", move || follow(&*order, &*clock, &replica))?);
         }
         Ok(())
@@ -77,7 +78,7 @@ impl Replication {
         }
     }
 
-    /// Records the place in the order, up to which the log is made durable.
+    /// Makes the log durable up to the replica's place in the order, and records the place.
     ///
     /// # Errors
     /// The disk. The next opening reads more of the order again.
@@ -110,7 +111,8 @@ fn follow(order: &dyn Order, clock: &dyn Clock, replica: &Weak<Replica>) {
             wait = WAIT;
             continue;
         }
-        // The batch may be there, and not be applicable.
+        // Sleep for the rest of the wait: the order returns at once if it has the batch, even one
+        // that cannot be applied.
         let waited = Duration::from_nanos(now.saturating_sub(begun));
         clock.sleep(wait.saturating_sub(waited));
         wait = (wait * 2).min(WAIT_MAX);

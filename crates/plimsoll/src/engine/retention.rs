@@ -109,7 +109,8 @@ impl Horizon for RetentionHorizon {
         let (Some(tagged), Some(forks)) = (tagged, forks) else { return MomentSet::all() };
         let read = read.and_pins(&tagged).and_pins(&forks);
         let since = match keyspace {
-            // The versions of all keyspaces: the longest retention applies.
+            // This keyspace holds the versions of all keyspaces on branches, so the longest
+            // retention applies.
             SIDE => {
                 let all = self.keyspaces.records();
                 all.iter().map(|record| self.since(record.retention, visible)).min()

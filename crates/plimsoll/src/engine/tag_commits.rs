@@ -141,7 +141,7 @@ fn change(
             Err(Error::Conflict { .. }) => continue,
             ordered => ordered?,
         };
-        // Before the wait, which may fail (`Stalled`) although the commit stays.
+        // Note the tag before the wait, which may fail (`Stalled`) although the commit stays.
         let snapshots = &store.reader.snapshots;
         snapshots.tags.changed(name, tag, ticket.glsn());
         snapshots.branches.tags_changed(&snapshots.tags);

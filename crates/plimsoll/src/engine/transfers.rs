@@ -50,7 +50,8 @@ impl Transfer {
     pub(crate) fn begin(store: &Arc<Engine>) -> Result<Self> {
         let process = own_process(store)?;
         let mut running = lock(&store.transfers.running);
-        // The time, because an earlier process may have left branches.
+        // Numbers begin at the time, so that they differ from those of branches that an earlier
+        // process has left.
         let mut number = store.options.clock.wall_micros().max(running.last + 1);
         let prefix = loop {
             let prefix = format!("{TEMPORARY}{process}-{number:x}-");
@@ -65,7 +66,7 @@ impl Transfer {
         Ok(Self { store: Arc::clone(store), number, prefix })
     }
 
-    /// The beginning of the names of its temporary branches; a number follows.
+    /// The beginning of the names of the transfer's temporary branches; a number follows.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -77,7 +78,7 @@ impl Drop for Transfer {
     }
 }
 
-/// Tells leftovers from the temporary branches of running transfers.
+/// Distinguishes leftovers from the temporary branches of running transfers.
 pub(crate) struct Leftovers<'s> {
     store: &'s Engine,
     own: String,

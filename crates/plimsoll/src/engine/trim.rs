@@ -82,7 +82,7 @@ pub(crate) struct LogSpace {
 impl LogSpace {
     /// Keeps the log from `from` on until [`LogSpace::release`].
     pub(crate) fn hold(&self, from: Glsn) {
-        // A thread that frees the log now has not seen the hold.
+        // Wait for a thread that is freeing the log, because it has not seen this hold.
         let _no_trim = lock(&self.trim_lock);
         let mut holds = lock(&self.holds);
         holds.push(from);
@@ -126,9 +126,10 @@ pub(crate) fn free_soon(space: &LogSpace, until: Glsn, active: Active) -> Result
 fn free(space: &LogSpace, until: Glsn, active: Active) -> Result<Glsn> {
     let mut freed = None;
     space.peers.remove_files(&mut |may_free_below| {
-        // A process that creates a cursor holds the files until the cursor is committed.
+        // Learn of the cursors of other processes. None is missed: a process that creates a cursor
+        // holds the files until the cursor is committed.
         let caught_up = space.peers.catch_up_durably();
-        // While the lock of trims is held, no cursor is created here, and nothing is held.
+        // While `trim_lock` is held, this process creates no cursor and no hold.
         let until = || until.min(space.kept_from());
         freed = Some(caught_up.and_then(|()| free_up_to(space, until(), active, may_free_below)));
     });

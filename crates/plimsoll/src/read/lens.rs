@@ -73,7 +73,8 @@ impl Lens {
         }
     }
 
-    /// The index key of the branch's own versions of a key. If it is too long, it has none.
+    /// The index key of the branch's own versions of a key. If this index key is too long, the
+    /// branch has no such versions.
     pub(crate) fn key(&self, keyspace: u32, user_key: &[u8]) -> KeyBuffer {
         Stem::new(self.ancestry.group, keyspace, user_key).of_chain(self.ancestry.chain)
     }
@@ -104,7 +105,7 @@ impl Lens {
     /// `chain`; the number of chains if there is none.
     pub(crate) fn place_from(&self, from: usize, chain: u32) -> usize {
         let rest = &self.ancestry.chains[from..];
-        // Mostly the first.
+        // In most calls it is the first one.
         if rest.first().is_some_and(|(id, _)| *id <= chain) {
             return from;
         }
@@ -116,8 +117,8 @@ impl Lens {
         at.up_to(self.ancestry.main)
     }
 
-    /// Where the version that the branch sees at `at` of one of its own index keys is read: the
-    /// index key, and the moment. The version may be a deletion or have expired.
+    /// For one of the branch's own index keys: the index key and the moment at which the version is
+    /// read that the branch sees at `at`. That version may be a deletion or have expired.
     pub(crate) fn resolve<'k, 'm>(
         &self,
         reader: &Reader,

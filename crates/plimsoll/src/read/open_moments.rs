@@ -31,9 +31,9 @@ pub(crate) struct Snapshots {
     /// Times of open moments whose entries the log may no longer hold, in microseconds since 1970
     /// UTC. They are few: beyond [`PINS_MAX`] moments, the younger ones pin the log.
     times: Mutex<BTreeMap<Glsn, u64>>,
-    /// Moments that stay readable without being open.
+    /// The tags, whose moments stay readable without being open.
     pub(crate) tags: Tags,
-    /// Their forks stay readable without being open.
+    /// The branches, whose forks stay readable without being open.
     pub(crate) branches: Branches,
 }
 
@@ -52,7 +52,7 @@ struct Open {
     newest: (Glsn, u64),
     /// The number of snapshots open at each older moment.
     older: BTreeMap<Glsn, u64>,
-    /// The number of the snapshots above that also retain every later moment.
+    /// The snapshots above that also retain every later moment: their number at each moment.
     floors: BTreeMap<Glsn, u64>,
     /// The number of charged snapshots.
     charged: usize,
@@ -91,7 +91,8 @@ impl Snapshots {
         self.open_charged(budget, false, choose)
     }
 
-    /// As [`Snapshots::open`], for a reader of later moments, too: all of them are retained.
+    /// As [`Snapshots::open`], but also retains every later moment, for a caller that reads these,
+    /// too.
     pub(crate) fn open_floor(
         &self,
         budget: &Budget,
@@ -110,7 +111,7 @@ impl Snapshots {
         let part = self.part();
         let mut open = part.lock();
         if open.charged == open.leases.len() * CHARGED_TOGETHER {
-            // Outside the lock, because the budget may have to free memory.
+            // Charge outside the lock, because the budget may have to free memory.
             drop(open);
             let lease = budget.lease(Kind::Metadata, CHARGED_TOGETHER as u64 * SNAPSHOT_BYTES)?;
             open = part.lock();
@@ -120,7 +121,7 @@ impl Snapshots {
         Ok(part.open_in(open, (true, is_floor), choose))
     }
 
-    /// As [`Snapshots::open`], for the few snapshots that the store itself opens.
+    /// As [`Snapshots::open`], without a charge: for the few snapshots that the store itself opens.
     pub(crate) fn open_unleased(&self, choose: impl FnOnce() -> AsOf<'static>) -> OpenMoment {
         let part = self.part();
         part.open_in(part.lock(), (false, false), choose)
@@ -158,8 +159,8 @@ impl Snapshots {
         let moments = |part: &Arc<Part>| part.lock().moments().collect::<Vec<_>>();
         let open: BTreeSet<Glsn> = self.parts.iter().flat_map(moments).collect();
         let mut times = lock(&self.times);
-        // An earlier time stays as long as its moment is open, because the log may no longer have
-        // it.
+        // A time that was kept earlier stays as long as its moment is open, because the log may no
+        // longer have it.
         times.retain(|at, _| open.contains(at));
         for at in open.into_iter().take_while(|at| *at < until) {
             if let Entry::Vacant(entry) = times.entry(at)

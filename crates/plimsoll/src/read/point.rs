@@ -159,8 +159,8 @@ impl Reader {
         }
     }
 
-    /// Reads at the newest moment without opening it. If data that it needs is dropped meanwhile,
-    /// reads again at a newer moment.
+    /// Reads at the newest moment without opening it. If data that the read needs is dropped
+    /// meanwhile, reads again at a newer moment.
     pub(crate) fn at_newest<'a, T>(
         &'a self,
         newest: impl Fn() -> Result<Glsn>,
@@ -196,13 +196,14 @@ impl Reader {
         self.read(|view| Ok(find(view, key, at)?.map(|hit| hit.stored().expiry())))
     }
 
-    /// A reader of an index key's value as of `at`, which is that of an open moment.
+    /// A reader of an index key's value as of `at`, which must be an open moment.
     pub(crate) fn reader(
         self: &Arc<Self>,
         key: &[u8],
         at: AsOf<'_>,
     ) -> Result<Option<ValueReader>> {
-        // While the snapshot at `at` is open, the second moment is retained, too.
+        // `at` is retained until this second snapshot is open, because the caller's is open at the
+        // same moment.
         let moment = self.snapshots.open(&self.budget, || AsOf::new(at.glsn, at.micros()))?;
         let found = self.read(|view| {
             let hit = find(view, key, at)?;
@@ -305,7 +306,7 @@ pub struct ValueReader {
     reader: Arc<Reader>,
     glsn: Glsn,
     stored: OwnedStored,
-    /// For a stored value that is found by its key.
+    /// When the value expires; known only of a stored value that was found by its key.
     expiry: Option<Expiry>,
     at: u64,
     len: u64,
@@ -316,17 +317,18 @@ pub struct ValueReader {
 
 /// The progress of a reader.
 enum Pieces {
-    /// For a value that is not compressed, before the first piece: the checksum of these bytes.
+    /// For a value that is not compressed, and for any value before its first piece: the checksum
+    /// of the bytes that were read.
     Plain(Running),
     /// For a compressed value.
     Packed(Box<Unpacked>),
 }
 
-/// The chunk of a compressed value that is read.
+/// The current chunk of a compressed value.
 struct Unpacked {
     unpacker: Unpacker,
     chunk: Buffer,
-    /// Its number; `None` if `chunk` holds none.
+    /// The number of the chunk in `chunk`; `None` if there is none.
     number: Option<u64>,
 }
 
@@ -429,8 +431,9 @@ impl ValueReader {
         (self.at, self.pieces) = (0, Pieces::Plain(running_value_sum()));
     }
 
-    /// Takes note of a piece; if it is the last one, compares the value with its checksum. A caller
-    /// that continues to read after an error gets it again, not the end of the value.
+    /// Adds a piece to the checksum; if it is the last piece, compares the checksum with the
+    /// value's. A caller that continues to read after an error gets the error again, not the end of
+    /// the value.
     fn check(&mut self, piece: &[u8], is_last: bool) -> Result<()> {
         let sum = match &mut self.pieces {
             Pieces::Packed(unpacked) if is_last => return unpacked.unpacker.check_all(),

@@ -171,11 +171,11 @@ impl Reader {
         if self.is_closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
     }
 
-    /// When a value expires that is put now into the keyspace of an index key, if that has a time
-    /// to live.
+    /// When a value that is put now under an index key expires; `None` if the key's keyspace has no
+    /// time to live.
     ///
     /// # Errors
-    /// It would expire after the year 9999.
+    /// The value would expire after the year 9999.
     pub(crate) fn expiry_of_put(&self, key: &[u8]) -> Result<Option<Expiry>> {
         let ttl = self.keyspaces.ttl(user_keyspace(key));
         ttl.map(|ttl| Expiry::after(self.log.now_micros(), ttl)).transpose()

@@ -76,7 +76,7 @@ impl Span {
         Self { lower, upper }
     }
 
-    /// Its bounds.
+    /// The bounds of the span.
     pub(crate) fn into_range(self) -> OwnRange {
         (self.lower, self.upper)
     }
@@ -93,7 +93,7 @@ impl Span {
         bound_heap_bytes(&self.lower) + bound_heap_bytes(&self.upper)
     }
 
-    /// Whether no key can lie in it.
+    /// Whether no key can lie in the span.
     pub(crate) fn is_empty(&self) -> bool {
         is_empty((self.lower(), self.upper()))
     }
@@ -102,7 +102,7 @@ impl Span {
         (self.lower(), self.upper()).contains(key)
     }
 
-    /// The part of a range that lies in it; `None` if no key can lie there.
+    /// The part of a range that lies in the span; `None` if no key can lie there.
     pub(crate) fn overlap<'a>(&'a self, (lower, upper): KeyBounds<'a>) -> Option<KeyBounds<'a>> {
         let is_lower_within = match (lower, self.lower()) {
             (Bound::Unbounded, _) => false,
@@ -125,7 +125,7 @@ impl Span {
         Some((lower, upper)).filter(|overlap| !is_empty(*overlap))
     }
 
-    /// The first key that can lie in it.
+    /// The first key that can lie in the span.
     pub(crate) fn first(&self) -> Cow<'_, [u8]> {
         match &self.lower {
             Bound::Included(key) => Cow::Borrowed(key),

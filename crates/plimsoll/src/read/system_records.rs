@@ -34,7 +34,7 @@ pub(crate) struct OwnRecords {
     budget: Budget,
     index: Arc<OpenIndex>,
     keyspaces: Arc<Keyspaces>,
-    /// Also hold the tags and the branches.
+    /// The open moments, which also hold the tags and the branches.
     snapshots: Arc<Snapshots>,
     pub(crate) cursors: Cursors,
     /// Whether the user has appended to a stream.
@@ -77,13 +77,13 @@ impl OwnRecords {
         Ok(())
     }
 
-    /// Whether they were loaded; they are not refreshed before.
+    /// Whether the records were loaded. They are not refreshed before that.
     pub(crate) fn is_loaded(&self) -> bool {
         self.is_loaded.load(Ordering::Acquire)
     }
 
-    /// Reads the records of all keyspaces as of `at`. A keyspace without a record keeps its state,
-    /// so that no knowledge is lost at any time.
+    /// Reads the records of all keyspaces as of `at`. A keyspace without a record keeps the state
+    /// that is known here.
     ///
     /// # Errors
     /// As for [`OwnRecords::load`].

@@ -59,7 +59,7 @@ pub(crate) struct Part {
     pub(crate) info: Arc<TableInfo>,
     /// Index of its run in the manifest.
     pub(crate) run: usize,
-    /// Whether that is a history run.
+    /// Whether the run is a history run.
     pub(crate) history: bool,
     /// Whether its metadata is known, from a manifest or from its own header and footer.
     pub(crate) described: bool,
@@ -402,7 +402,7 @@ pub(crate) fn is_lost(
 ) -> Result<bool> {
     Ok(match manifest {
         Ok(Some(manifest)) => first > manifest.head.checkpoint.glsn.next(),
-        // Without runs, opening rebuilds the index.
+        // Without run files the index is not lost: opening rebuilds it.
         Ok(None) => {
             disk.entry(index)?.is_some()
                 && disk.names(index)?.iter().any(|name| run_id_of(name).is_some())

@@ -71,7 +71,7 @@ pub struct DumpOptions {
 
 impl DumpOptions {
     /// The newest value of each key of all keyspaces. Refused if the store has branches besides
-    /// main, which only a dump with history has.
+    /// main: only a dump with history includes them.
     pub fn new() -> Self {
         Self::default()
     }
@@ -114,9 +114,9 @@ impl DumpOptions {
 pub struct DumpReport {
     /// The moment of the dump.
     pub glsn: Glsn,
-    /// Commits in it; 0 without history.
+    /// Commits in the dump; 0 without history.
     pub commits: u64,
-    /// Changes of keys in it; without history, keys.
+    /// Changes of keys in the dump; without history, keys.
     pub changes: u64,
     /// Bytes of the stream.
     pub bytes: u64,
@@ -183,7 +183,7 @@ impl<'a> Dump<'a> {
         Ok(self.report)
     }
 
-    /// Writes a change of a key. `old` is its GLSN if it is older than the log.
+    /// Writes a change of a key. `old`: the GLSN of the change if it is older than the log.
     fn change(
         &mut self,
         (space, key): (u32, &[u8]),
@@ -366,7 +366,7 @@ impl Dump<'_> {
         }
     }
 
-    /// Writes the versions that are older than the log, of one set of runs.
+    /// Writes the versions that are older than the log, all from one set of runs.
     fn old_versions(&mut self, first: Glsn) -> Result<()> {
         let (manifest, _, view) = self.store.reader.index.runs.files();
         if manifest.head.checkpoint.glsn.next() < first {

@@ -326,7 +326,7 @@ fn attempt(
         if first_of_log(place.disk, &place.new)? > source.survey.bounds().start {
             return Ok(None);
         }
-        // Blob files that only the old index names were swept.
+        // Write the blob files again: the replay has removed those that only the old index names.
         write_blobs(&mut Copied::default())?;
         let losses = merge(&source, &scene, &place.new, options)?;
         (report.lost_ranges, report.readable_from) = (losses.ranges, losses.readable_from);
@@ -383,8 +383,8 @@ fn attempt(
 }
 
 /// Writes runs from the whole contents of the log. The log must not be freed, because this store
-/// does not know which part its cursors and keyspaces keep. If a merge frees some of it before it
-/// is locked, the log of the new store begins later.
+/// does not know which part its cursors and keyspaces keep. If a merge frees a part before the log
+/// is held, the log of the new store begins later.
 fn replay_log(path: &Path, options: &Options) -> Result<()> {
     let store = open_by(path, options.clone())?;
     let no_trim = store.space.trim_lock.lock().unwrap_or_else(PoisonError::into_inner);

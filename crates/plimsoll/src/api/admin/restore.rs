@@ -48,7 +48,7 @@ use crate::types::index_key::KeyBuffer;
 use crate::types::keyspaces::{BRANCHES, CURSORS, Keyspace, Record as Settings, SYSTEM, TAGS};
 use crate::types::options::{Durability, Options};
 
-/// Rows are committed once they have this many bytes, or are this many.
+/// A batch of rows is committed once it has this many bytes or rows.
 const BATCH_BYTES: u64 = 1 << 20;
 const BATCH_ROWS: u64 = 10_000;
 
@@ -110,7 +110,7 @@ struct EntryClock {
 
 impl Clock for EntryClock {
     fn wall_micros(&self) -> u64 {
-        // Relaxed: the thread that sets it is the one that appends.
+        // Relaxed: the thread that sets the time is the one that appends.
         self.wall_micros.load(Ordering::Relaxed)
     }
 
@@ -399,12 +399,14 @@ impl Owned {
     }
 }
 
-/// The records of merges of a deleted branch are deleted as a range.
+/// The keyspace of a deleted range. Besides the user's keyspaces it may be that of branches,
+/// because the deletion of a branch deletes the records of its merges as a range.
 fn range_space(space: u32) -> Result<u32> {
     if space == BRANCHES { Ok(space) } else { user_space(space) }
 }
 
-/// The records of the store itself have separate kinds.
+/// The keyspace of a changed key. It must be the user's: a dump has separate kinds of changes for
+/// the records of the store itself.
 fn user_space(space: u32) -> Result<u32> {
     match space {
         SYSTEM | CURSORS | TAGS | BRANCHES => Err(Error::corrupt(format!(
@@ -592,7 +594,7 @@ const ROWS_BEGIN: &str = "{\"restored\":{\"rows\":";
 const ROWS_END: &str = "}}";
 
 impl Batch {
-    /// Commits them. `all` is the number of rows restored by then, which the metadata records.
+    /// Commits the rows. `all` is the number of rows restored by then, which the metadata records.
     fn commit(&mut self, store: &Arc<Engine>, all: u64) -> Result<()> {
         let mut tx = std::mem::replace(&mut self.tx, Transaction::new(&store.committer));
         if self.rows > 0 {

@@ -116,7 +116,7 @@ pub(crate) fn verify_open(
     store.check_open()?;
     let _held = store.hold_files()?;
     if let Some(checkpoints) = &store.maintenance.checkpoints {
-        // Leftovers of a killed writer are not damage.
+        // Remove the leftovers of a killed writer first: they are not damage.
         checkpoints.sweep()?;
     }
     // Check the bytes on the device, not the system's cached copy.
@@ -271,7 +271,7 @@ fn removed_elsewhere(
             let needed = value_blobs(&newest);
             gone.retain(|blob| needed.binary_search(blob).is_err());
         }
-        // There is no evidence that they were removed.
+        // There is no evidence that another process removed the files.
         _ => gone.clear(),
     }
     Ok(gone)

@@ -35,8 +35,8 @@ pub(crate) struct BadValue {
 }
 
 impl BadValue {
-    /// The pages of a blob file that are dropped with the value: those that no other value shares,
-    /// if there are such pages.
+    /// The pages of a blob file that are dropped with the value. Other values may share its first
+    /// and its last page, so these two are left out if there are pages between them.
     pub(crate) fn pages(&self) -> Option<(BlobId, Range<u32>)> {
         let Stored::InBlob { blob, offset, len, .. } = self.stored.value() else { return None };
         let page = |offset: u64| u32::try_from(offset / PAGE_PAYLOAD_BYTES as u64).ok();
@@ -191,15 +191,15 @@ impl<'a> Values<'a> {
             let piece = &mut self.piece[..bytes];
             match self.store.reader.load_stored(glsn, stored, at, piece) {
                 Ok(_) => sum.take(piece),
-                // Dropped and no longer a value.
+                // A recovery has dropped the value: it is known to be lost.
                 Err(Error::Dropped { .. }) => return Ok(()),
                 Err(Error::Corrupt { message, .. }) => {
                     if let Stored::InBlob { blob, .. } = stored.value() {
                         if self.damaged.contains(&blob) {
                             return Ok(());
                         }
-                        // Another process may have removed the file: only one value is noted, so
-                        // that others have room in the list.
+                        // If the file is missing, another process may have removed it. Only one of
+                        // its values is noted, so that values of other files have room in the list.
                         if self.is_missing(blob)? {
                             self.damaged.insert(blob);
                         }

@@ -40,8 +40,8 @@ impl Db {
         tx.commit()
     }
 
-    /// Deletes all keys of a range in a separate commit, whatever is in the range when the commit
-    /// is ordered; returns its GLSN. It takes as long as one deletion, and the space comes back in
+    /// Deletes all keys that are in a range when the commit is ordered; returns the GLSN of this
+    /// separate commit. The call takes as long as the deletion of one key; the space is freed in
     /// the background.
     ///
     /// ```

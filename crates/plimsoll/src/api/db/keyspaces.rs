@@ -119,8 +119,8 @@ impl Db {
         sizes::size(&self.store, keyspace, keys_max)
     }
 
-    /// The approximate current number of keys in a range of a keyspace (`..` for all keys). It
-    /// costs as much as some dozens of gets, independent of the number of keys.
+    /// The approximate current number of keys in a range of a keyspace (`..` for all keys). The
+    /// call costs as much as some dozens of gets, independent of the number of keys.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -136,10 +136,10 @@ impl Db {
     /// # }
     /// ```
     ///
-    /// It serves for choosing between two plans, for a progress bar, or for monitoring. Memtables,
-    /// and tables that are partly in the range, are sampled. Up to 32 keys of each memtable and run
-    /// are looked up in the older ones to account for overwritten and deleted keys; with many keys
-    /// the error is about an eighth. [`Snapshot::len`](crate::Snapshot::len) counts exactly.
+    /// Use it to choose between two plans, for a progress bar, or for monitoring. Memtables, and
+    /// tables that are partly in the range, are sampled. Up to 32 keys of each memtable and run are
+    /// looked up in the older ones to account for overwritten and deleted keys; with many keys the
+    /// error is about an eighth. [`Snapshot::len`](crate::Snapshot::len) counts exactly.
     ///
     /// # Errors
     /// A handle of another store or of a dropped keyspace, a key that is too long, disk errors, the

@@ -85,8 +85,8 @@ impl Checkpoints {
         if self.job.is_some() {
             return Progress::Idle;
         }
-        // Unless opening has swept already. A file that cannot be swept now is retried at the next
-        // call, or when the store is opened again.
+        // Sweep first, unless opening has done so. A file that cannot be swept now is retried at
+        // the next call, or when the store is opened again.
         let _ = self.core.sweep();
         self.core.step()
     }
@@ -177,7 +177,8 @@ impl Core {
         Ok(Swept::All)
     }
 
-    /// Sweeps when a store closes whose job had no time to do so, if there are few files.
+    /// If the job had no time to sweep before the store is closed, sweeps now if there are few
+    /// files.
     fn sweep_if_few(&self) {
         if lock(&self.swept).is_none()
             && self.context.log.file_count().is_ok_and(|files| files <= FEW_FILES)
@@ -202,7 +203,7 @@ impl Core {
             Due::Nothing => Progress::Idle,
             Due::Flush => self.close_memtable(),
             Due::Seal { from_bytes, from_blob_bytes } => {
-                // Sealing also allows freeing the blob files that its records name.
+                // Sealing a segment also allows freeing the blob files that its records name.
                 let has_blobs = context.log.active_blob_bytes() >= from_blob_bytes;
                 let from_bytes = if has_blobs { 0 } else { from_bytes };
                 // On failure the segment stays unsealed and the next open reads all of it; a

@@ -13,7 +13,7 @@ use crate::types::options::Options;
 /// Concurrent read-ahead requests of scans.
 const READERS: usize = 4;
 
-/// The threads end when it is dropped.
+/// The memory workers. Their threads end when this is dropped.
 #[derive(Debug)]
 pub(crate) struct MemoryWorkers {
     evictor: Option<EvictorRunner>,

@@ -156,7 +156,7 @@ struct Joining {
     is_first: bool,
     /// The memory budget of this process from the start.
     memory_bytes: u64,
-    /// Reports to those that wait to join that this process works; `None` without threads.
+    /// Reports to processes that wait to join that this one is at work; `None` without threads.
     reporter: Option<Worker>,
 }
 
@@ -226,7 +226,7 @@ pub(crate) fn report_work(members: &Arc<Members>) -> Result<Worker> {
     Ok(Worker::start("plimsoll-join", &Arc::new(Bell::default()), || {}, step)?)
 }
 
-/// The steps of that thread.
+/// The steps of the reporting thread.
 fn reports(report: impl Fn()) -> impl FnMut(Woken) -> Next {
     let mut left = REPORTS_MAX;
     move |_| {
@@ -238,7 +238,8 @@ fn reports(report: impl Fn()) -> impl FnMut(Woken) -> Next {
 
 fn first_budget(members: &Members, options: &Options, lets_others: bool) -> Result<u64> {
     let wanted = match options.memory_total.or(members.budgets.memory_total()) {
-        // Other processes may run in a container with a higher limit.
+        // The total may exceed the memory that is available here, because other processes may run
+        // in a container with a higher limit.
         Some(total) if !options.has_memory_bytes => total.min(available_bytes()),
         _ => options.memory_bytes,
     };
@@ -254,7 +255,8 @@ fn first_budget(members: &Members, options: &Options, lets_others: bool) -> Resu
     }
 }
 
-/// Fails if a process has the store open alone, because it publishes nothing about its commits.
+/// Fails if a process has the store open alone, because such a process publishes nothing about its
+/// commits.
 fn check_not_alone(path: &Path, options: &Options) -> Result<()> {
     for tries in 0.. {
         let Some((pid, who)) = options.disk.locked_by(path)? else { break };
@@ -303,7 +305,7 @@ fn take_lock(
                 if writers.as_ref().is_ok_and(|writers| !writers.is_empty()) {
                     return Ok((Arc::from(lock), false));
                 }
-                // The previous holder, alone or as the last member, has released it since.
+                // The previous holder, alone or as the last member, has released the lock since.
                 drop(lock);
                 if tries == LOCK_TRIES {
                     writers.lift()?;

@@ -53,7 +53,7 @@ pub(crate) struct Membership {
     /// Answers pings while other threads work, but no longer once a thread that other members need
     /// has panicked: then another member becomes the keeper.
     ping_thread: Mutex<Option<Worker>>,
-    /// While this process leaves, reports to those that wait to join that it works.
+    /// While this process leaves, reports to processes that wait to join that it is at work.
     reporter: Mutex<Option<Worker>>,
     /// Set when a thread panicked.
     has_lost_thread: Arc<AtomicBool>,
@@ -112,13 +112,13 @@ impl Membership {
             let needed = members.needs.own_needs();
             let polled = poll(&space, &committer, &shared).unwrap_or_default();
             if std::mem::replace(&mut was_keeper, members.keeper.is_keeper()) != was_keeper {
-                // Rings for memtables that this process must flush from now on, which hold commits
-                // of others.
+                // From now on this process must flush the memtables that hold commits of others, so
+                // the alarm for them may be due.
                 committer.sequencer.alarm.ring_if_set();
             }
             let newest = members.marks.next();
             if newest == before && members.needs.own_needs() != needed {
-                // The keeper checks rarely while nothing is committed.
+                // Wake the keeper, which checks rarely while nothing is committed.
                 members.table.notify();
             }
             let is_fitting = memory_share::fit(&pool, &space, &members).unwrap_or(true);
@@ -175,8 +175,8 @@ impl Membership {
         let Some(members) = self.members() else { return Ok(true) };
         let has_threads = lock(&self.worker).is_some();
         self.stop(members);
-        // A member that joins may wait for memory of this one, whose thread that released it has
-        // just ended.
+        // A joining member may wait until this process releases memory, and the thread that would
+        // release it has just ended.
         let release_memory = || drop(memory_share::shrink(pool, space, members));
         // An error means that another member has not finished joining or leaving, so one remains.
         let Ok(is_last) = members.leave(&release_memory) else { return Ok(false) };
@@ -228,8 +228,8 @@ impl Membership {
     }
 }
 
-/// Starts the apply job, which applies log records that this process has not applied yet while
-/// it is the keeper. `alarm` is called if it panics.
+/// Starts the apply job, which applies log records that this process has not applied yet while it
+/// is the keeper. `alarm` is called if the job panics.
 fn start_to_apply(
     shared: &Arc<Shared>,
     committer: &Arc<Committer>,
@@ -337,7 +337,7 @@ impl Engine {
     pub(crate) fn hold_files(&self) -> Result<Option<Held>> {
         let Some(members) = self.membership.members() else { return Ok(None) };
         let held = members.holds.hold_files().lift()?;
-        // Files that were removed earlier are in no newer manifest.
+        // Load the newest manifest, which names no file that was removed before the hold.
         self.committer.fresh()?;
         self.reader.check_open()?;
         self.reader.log.catch_up().lift()?;
@@ -352,8 +352,8 @@ impl Engine {
         if self.membership.members().is_some_and(|members| !members.table.has_slot()) {
             return Err(InvalidInput::CannotHoldLog { path: self.path.clone() }.into());
         }
-        // A removal that another member has begun ends first, or the part of the log that it frees
-        // counts as gone.
+        // Wait until a removal that another member has begun ends. If it does not end in time, the
+        // part of the log that it frees counts as freed.
         let _held = self.hold_files()?;
         self.space.hold(from);
         Ok(())

@@ -51,9 +51,9 @@ pub(crate) fn trim(store: &Engine, until: Glsn) -> Result<Glsn> {
 
 /// The result of a request.
 enum Answer {
-    /// The keeper has done it.
+    /// The keeper has performed the operation.
     Done,
-    /// This process writes the index.
+    /// This process writes the index, so it performs the operation itself.
     RunHere,
 }
 
@@ -64,7 +64,8 @@ fn ask(store: &Engine, what: RequestKind, ask: impl FnOnce(&Members) -> u64) -> 
         return Ok(Answer::RunHere);
     };
     if !store.options.background {
-        // This thread may be the only one that performs the steps of the keeper.
+        // Do not wait: without background threads, the steps of the keeper may be performed by this
+        // very thread.
         return Err(Error::NotKeeper { pid: members.keeper.pid() });
     }
     let clock = &store.options.clock;
@@ -93,7 +94,7 @@ fn ask(store: &Engine, what: RequestKind, ask: impl FnOnce(&Members) -> u64) -> 
 }
 
 /// Starts the thread that serves requests of other processes while this one is the keeper. `alarm`
-/// is called if it panics.
+/// is called if the thread panics.
 pub(crate) fn serve(
     members: &Arc<Members>,
     is_ending: &Arc<AtomicBool>,

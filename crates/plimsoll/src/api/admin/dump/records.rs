@@ -28,8 +28,8 @@ const KNOWN_FEATURES: u64 = 0;
 /// The most bytes of a value in one record.
 pub(crate) const PIECE_BYTES: usize = 64 << 10;
 
-/// The most bytes of a payload: a piece of a value, and its key; or metadata; or the limits of all
-/// keyspaces.
+/// Maximum size of a payload: a piece of a value with its key, the metadata of a commit, or the
+/// limits of all keyspaces.
 pub(super) const PAYLOAD_BYTES_MAX: usize = 4 << 20;
 
 /// The content of a dump.
@@ -86,17 +86,17 @@ pub(crate) enum Change<'a> {
         key: SystemKey<'a>,
         value: Option<&'a [u8]>,
     },
-    /// The next GLSN of a cursor, or that the cursor was dropped.
+    /// The next GLSN of a cursor, or the drop of the cursor.
     Cursor {
         name: &'a [u8],
         next: Option<&'a [u8]>,
     },
-    /// The record of a tag, or that the tag was deleted.
+    /// The record of a tag, or the deletion of the tag.
     Tag {
         name: &'a [u8],
         record: Option<&'a [u8]>,
     },
-    /// The record of a branch, or that it is gone.
+    /// The record of a branch, or its deletion.
     Branch {
         key: &'a [u8],
         record: Option<&'a [u8]>,
@@ -123,7 +123,7 @@ pub(crate) enum Record<'a> {
     Limits(&'a [u8]),
     /// A version that is older than the first commit.
     Version { glsn: Glsn, change: Change<'a> },
-    /// The end of these versions, and their number.
+    /// The end of the versions that are older than the first commit, and their number.
     VersionsEnd { versions: u64 },
     /// The beginning of a commit.
     Commit { glsn: Glsn, micros: u64, read_at: Glsn, metadata: &'a [u8] },
@@ -135,7 +135,7 @@ pub(crate) enum Record<'a> {
     CommitEnd { changes: u64 },
     /// The beginning of entries of a stream that were appended together.
     Entries { first: Glsn, count: u64, micros: u64, stream: u32 },
-    /// One of them; `piece` is the beginning of its payload.
+    /// One of these entries; `piece` is the beginning of its payload.
     Entry { len: u64, piece: &'a [u8] },
     /// Entries that are lost in the store itself.
     Lost { first: Glsn, count: u64, micros: u64 },

@@ -93,8 +93,9 @@ pub(crate) struct MergeLosses {
     pub(crate) stale_records: Vec<String>,
 }
 
-/// The key ranges of unreadable pages that may hold commits which the log lacks, each with the
-/// newest commit that the log has lost since, and whether the page was in a current run.
+/// The key ranges of unreadable pages that may hold commits which the log lacks. With each: the
+/// newest commit that the log lacks since the oldest version of the page's table, and whether the
+/// table is in a current run.
 fn lost_spans(source: &Source) -> Result<Vec<(LostSpan, Glsn, bool)>> {
     let mut spans = Vec::new();
     for part in source.parts.iter().filter(|part| part.described && !part.problems.is_empty()) {
@@ -107,7 +108,7 @@ fn lost_spans(source: &Source) -> Result<Vec<(LostSpan, Glsn, bool)>> {
     Ok(spans)
 }
 
-/// The key ranges among them.
+/// The key ranges of unreadable pages that may hold commits which the log lacks.
 pub(crate) fn lost_ranges(source: &Source, scene: &Scene<'_>) -> Result<Vec<DamagedKeys>> {
     let spans = lost_spans(source)?;
     Ok(spans.iter().map(|(span, ..)| scene.range(&span.first, &span.last)).collect())

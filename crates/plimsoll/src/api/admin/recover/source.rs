@@ -229,8 +229,8 @@ impl Source {
         newest.fold(checkpoint, Glsn::max)
     }
 
-    /// The last commit up to which the index is known to be complete. It may hold later ones if
-    /// they were adopted.
+    /// The last commit up to which the index is known to be complete. It may also hold later
+    /// commits whose runs it has adopted.
     pub(crate) fn complete_to(&self) -> Glsn {
         let manifest = self.manifest.as_ref().filter(|_| self.is_described);
         manifest.map_or(Glsn::NONE, |manifest| manifest.head.checkpoint.glsn)
@@ -274,7 +274,7 @@ struct Reader<'a> {
     log_options: FileLogOptions,
     budget: Budget,
     decoders: Arc<Decoders>,
-    /// The readable ones, newest first.
+    /// The readable manifests, newest first.
     manifests: Vec<Manifest>,
     /// The highest manifest number, readable or not.
     newest: Option<u64>,
@@ -347,7 +347,7 @@ impl Reader<'_> {
         let known = positions
             .into_iter()
             .fold(runs, |known, it| if it.glsn >= known.glsn { it } else { known });
-        // Older manifests do not know of later trims.
+        // Only the newest manifest knows of all trims.
         let newest =
             self.manifests.first().filter(|newest| self.newest == Some(newest.head.number));
         let begins = newest
@@ -381,7 +381,7 @@ impl Reader<'_> {
             survey.foreign.iter().map(|name| format!("log/{name} is a segment of another log"));
         let mut source = Source {
             next_run: runs.first().map_or(named, |id| named.max(id.saturating_add(1))),
-            // In a new folder the numbers may start again.
+            // The new store has a folder of its own, so its numbers may begin again.
             next_manifest: self
                 .newest
                 .filter(|newest| *newest < u64::MAX >> 1)
@@ -461,7 +461,7 @@ impl Reader<'_> {
             }
         }
         source.parts = self.parts_in_folder(source.survey.log_id, &runs, &mut source.unresolved)?;
-        // Its limits are valid if no newer one was written.
+        // The manifest's limits are valid if no newer manifest was written.
         let first = self.manifests.first().filter(|manifest| is_newest(manifest));
         source.manifest =
             first.filter(|manifest| run_commits <= manifest.head.checkpoint.glsn).cloned();
