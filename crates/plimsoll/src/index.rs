@@ -80,8 +80,8 @@ impl OpenIndex {
     /// Opens the index that the manifest describes. The caller replays the log beyond the
     /// manifest's checkpoint.
     ///
-    /// With `read_only`, a writing process may remove files between the caller's read of the
-    /// manifest and this call: after an error, the caller reads the manifest again.
+    /// If the index is opened read-only, a writing process may remove files between the caller's
+    /// read of the manifest and this call: after an error, the caller reads the manifest again.
     pub(crate) fn open(
         context: Context,
         manifest: Manifest,

@@ -75,8 +75,8 @@ fn retry_after(failures: u32) -> Duration {
     RETRY_FIRST.saturating_mul(1 << failures.min(16).saturating_sub(1)).min(RETRY_MAX)
 }
 
-/// Frees log segments that the changed runs no longer need. Members free them under the turn,
-/// subject to each other's floors.
+/// Frees log segments that the changed runs no longer need. Does nothing in a shared store, whose
+/// members free segments under the turn, subject to each other's floors.
 fn free_log(env: &Env) {
     if env.role().members().is_none() && !env.signals.is_closing() {
         // A flush must not cause the next one.
@@ -96,7 +96,8 @@ fn start_flushing(
     let step = move |_| match memtables.flush_step() {
         Ok(progress) => {
             failures = 0;
-            // Writers flush as well.
+            // Writers flush as well, so this checks whether anything was flushed since the last
+            // step.
             let flushed = runs.flushed();
             if std::mem::replace(&mut freed_to, flushed) != flushed {
                 free_log(&looked);
@@ -130,7 +131,7 @@ fn start_compacting(
             Woken::TimedOut | Woken::Rung => Priority::Due,
         };
         before = bytes_in;
-        // Another thread may run steps in the foreground.
+        // Another thread runs a step in the foreground: try again later.
         let Some(step) = compaction.try_step_for(priority) else {
             return Next::Within(SETTLE_AFTER);
         };

@@ -407,8 +407,8 @@ impl Compaction {
         }
     }
 
-    /// A run with values in log entries that are to be freed, or in blob files that are to be
-    /// vacated.
+    /// A job on a run with values in log entries that are to be freed, or in blob files that are to
+    /// be vacated.
     fn relocation(&self, view: &View) -> Option<Task> {
         let vacated = self.runs.blobs.vacated();
         let task = |below: Glsn| {
@@ -457,8 +457,8 @@ impl Compaction {
         Some(history_task(view, at..at + 1, Priority::Settle))
     }
 
-    /// The last run, if it holds deletions; the last history run, if it may hold droppable
-    /// versions.
+    /// A job on the only current run, if it holds deletions or expired values; otherwise on the
+    /// only history run, if it may hold droppable versions.
     fn clearance(&self, jobs: &Jobs, view: &View, log_keeps_from: Glsn) -> Option<Task> {
         let lookups = Lookups::new(&*self.runs.env.horizon);
         let is_gone =

@@ -1,9 +1,10 @@
 //! Gaps of deleted keys that scans share.
 //!
-//! A deletion hides its key until a compaction drops both, and each new iterator would step over
-//! all of them: a queue that puts at its tail and deletes at its head becomes slower with every
-//! turn. So an iterator that has stepped over deleted keys publishes the interval, and later
-//! iterators seek to its end. A commit that deletes a range publishes the range.
+//! A deletion hides the older versions of its key until a compaction drops both. Without gaps, each
+//! new iterator would step over all deleted keys: a queue that puts at its tail and deletes at its
+//! head would become slower with every item. So an iterator that has stepped over deleted keys
+//! publishes the interval, and later iterators seek to its end. A commit that deletes a range
+//! publishes the range.
 //!
 //! The remembered writes of recent commits also show which ranges of keys no commit has written
 //! since a moment, so that the validation of a range that was read need not search the memtables.
@@ -62,7 +63,7 @@ const RECENT: usize = 256;
 /// reader at a slightly older snapshot can still use the older one.
 const SETTLED_AFTER: u64 = 128;
 
-/// Bytes charged for all of it.
+/// Bytes charged for the list and the remembered spans.
 const CHARGED_BYTES: u64 = (LIST_BYTES + 2 * RECENT * size_of::<Span>() + 4096) as u64;
 
 /// The gaps of an index.
@@ -111,7 +112,7 @@ pub(crate) struct WriteSpan {
 }
 
 impl WriteSpan {
-    /// The next key in order.
+    /// Adds the next key, in key order.
     pub(crate) fn add(&mut self, key: &[u8], is_put: bool) {
         let key = prefix(key);
         let longer = |span: Option<(u128, u128)>| Some((span.map_or(key, |(first, _)| first), key));
@@ -129,7 +130,7 @@ impl Recent {
 
     fn begin(&mut self) {
         self.spans = VecDeque::with_capacity(RECENT);
-        // Nothing is remembered of earlier commits.
+        // Earlier commits are not remembered.
         self.known_since = self.newest;
     }
 
@@ -211,13 +212,14 @@ impl Gaps {
         }
     }
 
-    /// Takes memory, so that iterators can publish. If the budget refuses, the next one tries
+    /// Takes memory, so that iterators can publish. If the budget refuses, the next call tries
     /// again.
     fn arm(&self) {
         if !self.enabled {
             return;
         }
-        // Before the lock, because the budget may ask iterators to release their sources.
+        // Take the lease before the lock, because the budget may ask iterators to release their
+        // sources.
         let Ok(lease) = self.budget.lease(Kind::Iterators, CHARGED_BYTES) else { return };
         let mut state = self.lock();
         if state.lease.is_none() {
@@ -268,8 +270,8 @@ impl Gaps {
         }
     }
 
-    /// The commit at `glsn` writes keys from `first` to `last`, and `puts` some of them. For ranges
-    /// that it deletes, `last` is the end of the last range.
+    /// Records that the commit at `glsn` writes keys from `first` to `last`; `puts`: not only
+    /// deletions. For ranges that it deletes, `last` is the end of the last range.
     pub(crate) fn adopt(&self, glsn: Glsn, first: &[u8], last: &[u8], puts: bool) {
         if !self.enabled {
             return;

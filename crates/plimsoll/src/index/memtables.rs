@@ -60,7 +60,7 @@ pub(crate) struct Memtables {
 /// The next action of a caller that needs room.
 enum Next<'a> {
     Done(Reservation<'a>),
-    /// A memtable was closed.
+    /// A memtable was closed: try again.
     Again,
     /// A flush is needed; with the error if the budget refused.
     Flush(Option<OutOfBudget>),
@@ -88,6 +88,7 @@ impl Memtables {
     /// closed at `boundary` (the last GLSN applied) and a new one is started. If flushing lags
     /// behind, the caller flushes or is slowed down. Called by one committer at a time, in GLSN
     /// order, after the previous reservation was dropped.
+    ///
     /// # Errors
     /// The budget has no room and there is nothing left to flush; or a necessary flush failed.
     /// Nothing is lost, and the next call tries again. A read-only index cannot flush: its
@@ -241,7 +242,8 @@ impl Memtables {
         lock(&self.writer).map().settle();
     }
 
-    /// The same at the end of a replay, after which few versions are deferred.
+    /// As [`Memtables::settle`], at the end of a replay. Also frees the list of deferred versions,
+    /// because few are inserted later.
     pub(crate) fn stop_deferring(&self) {
         lock(&self.writer).map().stop_deferring();
     }

@@ -86,6 +86,7 @@ impl Throttle {
     /// Blocks the writer while there are too many runs; without threads, runs merges instead. Not
     /// called under the commit lock, so other commits proceed.
     ///
+    /// # Errors
     /// A merge on this thread failed (without threads only).
     pub(crate) fn wait_for_merges(&self) -> Result<()> {
         if !self.env.role().may_write() || self.env.signals.is_closing() {

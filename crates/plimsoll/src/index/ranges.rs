@@ -58,7 +58,7 @@ impl Fragment {
         self.glsns[..self.glsns.partition_point(|glsn| *glsn > after)].last().copied()
     }
 
-    /// The interval, deleted again.
+    /// The GLSNs of the deletions of the interval, and one more, in order.
     fn deleted_at(&self, glsn: Glsn) -> SmallVec<[Glsn; 2]> {
         match self.glsns.binary_search_by(|other| glsn.cmp(other)) {
             Ok(_) => self.glsns.clone(),
@@ -180,7 +180,7 @@ impl RangeSet {
             true => size_of::<Glsn>(),
             false => 3 * size_of::<Glsn>(),
         };
-        // It adds intervals at its ends and between those that it touches.
+        // The range adds intervals at its ends and between those that it touches.
         let of_one =
             |next: &Fragment| of_glsns(next) + FRAGMENT_BYTES + next.first.len() + next.end.len();
         let of_ends = 2 * FRAGMENT_BYTES + 4 * (first.len() + end.len());
@@ -336,7 +336,7 @@ impl RangeSet {
             .collect()
     }
 
-    /// The set without the deletions that no retained moment of their keyspace can tell from
+    /// The set without the deletions that no retained moment of their keyspace can distinguish from
     /// younger ones. Also returns, for each keyspace that loses a deletion, the youngest deletion
     /// that follows a lost one: of the moments before it, only the retained ones can be read.
     pub(crate) fn settled(
@@ -453,7 +453,7 @@ struct Place {
     at: usize,
 }
 
-/// Intervals and one more range.
+/// The intervals that result from adding one more range to `fragments`.
 fn added<'f>(
     fragments: impl Iterator<Item = &'f Fragment>,
     first: &[u8],

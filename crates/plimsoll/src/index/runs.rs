@@ -195,7 +195,8 @@ impl Runs {
     ) {
         let Some((first, _)) = ranges.clone().next() else { return };
         let (_, end) = ranges.clone().last().unwrap_or_default();
-        // Validation of a range that was read still finds the commit after the ranges are absorbed.
+        // Remember the range as written, so that the validation of a range that was read finds this
+        // commit even after the deletion is absorbed.
         self.sources.current_view().gaps.adopt(glsn, first, end, false);
         self.sources.publish(|view| {
             let empty = RangeSet::clone(&view.ranges);
@@ -346,7 +347,7 @@ impl Runs {
         head.ranges = Arc::new(ranges.retained(|_, glsn| glsn <= checkpoint));
         if let Err((outcome, error)) = self.write_manifest(&head, &change) {
             if outcome == Outcome::Overtaken {
-                // A later manifest of the other keeper may name them.
+                // A later manifest of the other keeper may name the added files.
                 guards(&change.added).for_each(|guard| guard.set_obsolete(false));
             }
             if matches!(outcome, Outcome::Taken | Outcome::Overtaken)
@@ -359,7 +360,7 @@ impl Runs {
                 return Err((outcome, self.env.role().not_keeper()));
             }
             if outcome == Outcome::Unknown {
-                // The manifest on disk may name them, and its number is taken.
+                // The manifest on disk may name the added files, and its number is taken.
                 guards(&change.added).for_each(|guard| guard.set_obsolete(false));
                 record.number = head.number;
             }
@@ -380,7 +381,7 @@ impl Runs {
             let is_new = |range: &_, glsn| glsn > checkpoint || !view.ranges.has(range, glsn);
             Arc::new(ranges.union(&now.retained(is_new)))
         };
-        // Joined here, because commits wait for the view's lock.
+        // Join the sets before the view's lock is taken, because commits wait for it.
         let expected = ranges_change.then(|| joined(&view.ranges));
         let before = Arc::clone(&view.ranges);
         self.sources.publish(|view| {
@@ -466,7 +467,7 @@ impl Runs {
                     *record = head;
                     return Ok(());
                 }
-                // The previous keeper has installed one in the meantime.
+                // The previous keeper has installed a manifest in the meantime.
                 Err((Outcome::Taken | Outcome::Overtaken, _)) if tries < FENCE_TRIES => {}
                 Err((outcome, error)) => {
                     if outcome == Outcome::Unknown {

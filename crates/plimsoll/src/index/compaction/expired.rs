@@ -33,10 +33,12 @@ impl<'h> Lookups<'h> {
         *lock(&self.expired).entry(oldest).or_insert_with(|| self.horizon.expired(oldest))
     }
 
-    /// Whether values of this keyspace in a table are dropped some time after they have expired.
+    /// Whether values of this keyspace in a table may be dropped at some time after they have
+    /// expired.
     pub(super) fn may_drop(&self, keyspace: u32, info: &TableInfo) -> bool {
         let retained = self.retained(keyspace);
-        // A pin from the table's first commit on may see them as long as it is retained.
+        // Not if there is a pin at or after the table's first commit: it may see the values as long
+        // as it is retained.
         retained.floor > Glsn::NONE && retained.oldest_from(info.min_glsn) == retained.floor
     }
 }
@@ -47,7 +49,7 @@ pub(super) struct Expired {
     /// Moments before this one become unreadable, except the pins.
     pub(super) since: Glsn,
     pub(super) pins: Arc<[Glsn]>,
-    /// An estimate of their number; exact if it equals the number of all versions.
+    /// An estimate of the number of these values; exact if it equals the number of all versions.
     pub(super) values: u64,
 }
 

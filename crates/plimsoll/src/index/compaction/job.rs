@@ -79,7 +79,7 @@ pub(crate) struct Task {
     /// Why the runs are merged.
     pub(crate) priority: Priority,
     /// Whether values are moved without a request to free the log. Merges must not fail because of
-    /// them.
+    /// such moves.
     pub(crate) moves_unasked: bool,
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct Job {
     moves_unasked: bool,
     /// The term in which the job began.
     term: Option<u64>,
-    /// Newest first: if two hold the same version, the newer one wins.
+    /// The input runs, newest first: if two hold the same version, the newer one wins.
     runs: Vec<Arc<Run>>,
     /// Whether small tables that overlap with nothing are rewritten together.
     joins_small: bool,
@@ -403,13 +403,13 @@ impl Job {
     }
 
     /// Whether a table of current versions that overlaps with no other input lies within a deleted
-    /// range and no retained moment sees any of its versions. Such a table is dropped unread. The
-    /// range still hides versions of its keys in older runs and history until they have absorbed
-    /// it. A table that has absorbed it is read: they may have absorbed it, too, and rely on the
-    /// table's deletions.
+    /// range and no retained moment sees any of its versions. Such a table is dropped unread. Until
+    /// older runs and history have absorbed the range, it still hides the versions of its keys
+    /// there. A table that has absorbed the range is read instead: older runs and history may have
+    /// absorbed it, too, and rely on the table's deletions.
     fn drops(&mut self, runs: &Runs, input: usize, table: usize) -> bool {
         if self.inputs == Inputs::History {
-            // Other history runs may rely on its deletions.
+            // Other history runs may rely on the deletions of this table.
             return false;
         }
         let info = &self.runs[input].tables()[table].info;
@@ -432,8 +432,7 @@ impl Job {
     }
 
     /// Whether all versions of a table that overlaps with no other input have expired for every
-    /// moment that is kept, and nothing older of their keys is left. Such a table is dropped
-    /// unread.
+    /// retained moment, and nothing older of their keys is left. Such a table is dropped unread.
     fn drops_expired(&mut self, runs: &Runs, input: usize, table: usize) -> bool {
         let info = &self.runs[input].tables()[table].info;
         if self.inputs != (Inputs::Current { oldest: true }) {

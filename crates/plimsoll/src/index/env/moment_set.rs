@@ -54,7 +54,7 @@ impl MomentSet {
         self.pins.get(before).copied().unwrap_or(self.floor)
     }
 
-    /// The set, and single moments, in any order.
+    /// The set with the single moments `pins` added, in any order.
     pub(crate) fn and_pins(self, pins: &[Glsn]) -> Self {
         if pins.is_empty() {
             return self;
@@ -62,7 +62,7 @@ impl MomentSet {
         Self::bounded(self.floor, self.pins.iter().chain(pins).copied())
     }
 
-    /// The set, and every moment from `floor` on.
+    /// The set with every moment from `floor` on added.
     pub(crate) fn and_since(self, floor: Glsn) -> Self {
         match floor < self.floor {
             true => Self::bounded(floor, self.pins.iter().copied()),
@@ -81,7 +81,8 @@ impl MomentSet {
         self.release_of(glsn, superseded_by).is_some()
     }
 
-    /// The change after which no moment sees such a version; `None` if none sees it now.
+    /// The change after which no moment sees the version at `glsn`, which the version at
+    /// `superseded_by` superseded; `None` if none sees it now.
     pub(crate) fn release_of(&self, glsn: Glsn, superseded_by: Glsn) -> Option<Release> {
         if superseded_by > self.floor {
             return Some(Release::Floor(superseded_by));

@@ -11,11 +11,11 @@ use crate::types::error::Error;
 /// The role of this process towards the files of the index.
 #[derive(Clone, Debug)]
 pub(crate) enum Role {
-    /// It has the store exclusively, and writes the files.
+    /// This process has the store exclusively, and writes the files.
     Alone,
-    /// It only reads them.
+    /// This process only reads the files.
     ReadOnly,
-    /// It is a member: it writes the files while it is the keeper, and follows the keeper
+    /// This process is a member: it writes the files while it is the keeper, and follows the keeper
     /// otherwise.
     Member(Arc<Members>),
 }

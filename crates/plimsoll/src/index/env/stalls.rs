@@ -15,7 +15,7 @@ pub(crate) enum Cause {
 }
 
 impl Cause {
-    /// As in [`StallStats`].
+    /// The name of the cause in [`StallStats`].
     fn name(self) -> &'static str {
         match self {
             Self::Room => "room",

@@ -1,4 +1,4 @@
-//! The state of a attached iterator.
+//! The state of an attached iterator.
 
 use std::sync::Arc;
 
@@ -43,7 +43,8 @@ impl Attached {
         }
     }
 
-    /// Whether it is the first key of the interval that [`Attached::deleted_at`] was asked for.
+    /// Whether no source has skipped the interval that [`Attached::deleted_at`] examined last: its
+    /// key is then the first one in the interval.
     pub(super) fn enters_range(&self) -> bool {
         self.cover.as_ref().is_some_and(|cover| !cover.is_left_out)
     }

@@ -1,11 +1,11 @@
 //! Estimates the number of keys in a range without scanning it.
 //!
-//! A source adds the keys whose newest version in it is a value, and subtracts the keys that are
-//! alive in the sources beneath it, because it overwrites or deletes those, so they must be counted
-//! once or not at all. Both numbers are estimated. Keys and values are counted from a sample of a
-//! memtable's entries, and from a table's metadata if the range covers it, otherwise from some of
-//! its leaves. The keys alive beneath are estimated by looking up to [`SAMPLED`] keys of the source
-//! up in the sources beneath it.
+//! A source adds the keys whose newest version in it is a value. It subtracts those of its keys
+//! that are alive in the sources beneath it: keys that it overwrites, which must be counted once,
+//! and keys that it deletes, which must not be counted. Both numbers are estimated. Keys and values
+//! are counted from a sample of a memtable's entries, and from a table's metadata if the range
+//! covers it, otherwise from some of its leaves. The keys alive beneath are estimated by looking up
+//! to [`SAMPLED`] keys of the source up in the sources beneath it.
 //!
 //! The oldest source has nothing beneath it, so the second error only concerns the younger sources,
 //! which are smaller.

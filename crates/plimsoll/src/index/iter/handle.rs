@@ -13,10 +13,10 @@
 //!    they pinned can be evicted.
 //! 4. The heap memory of an iterator is charged, separately for the part that it keeps (its bounds,
 //!    its user's key) and the part that it releases when revoked (a cursor for each run, with two
-//!    keys). The latter is limited for all iterators together to a [`ATTACHED_PART`] of the budget
-//!    and to [`ATTACHED_BYTES_MAX`]. Beyond the limit, iterators that took no step since the limit
-//!    was last reached are revoked. An iterator whose cursors cannot be charged releases them at
-//!    the end of each call.
+//!    keys). The latter is limited for all iterators together to the part [`ATTACHED_PART`] of the
+//!    budget and to [`ATTACHED_BYTES_MAX`]. Beyond the limit, iterators that took no step since the
+//!    limit was last reached are revoked. An iterator whose cursors cannot be charged releases them
+//!    at the end of each call.
 //!
 //! Why no answer changes: the answer for a key is a function of the key's versions up to the
 //! iterator's snapshot. While the snapshot is open (`snapshots`), every later view has these
@@ -26,11 +26,12 @@
 //! after a key was examined and before it was returned, the iterator re-seeks *at* this key.
 //!
 //! Why no idle iterator is missed: the exchange number is raised after the view is exchanged and
-//! before the slots are visited. An iterator reads the number before it takes the view, and again
-//! after it has released its slot's lock at the end of a call. A visit that finds the lock taken
-//! happens before that release, so the iterator then reads the new number and revokes itself.
+//! before the slots are examined. An iterator reads the number before it takes the view, and again
+//! after it has released its slot's lock at the end of a call. If a slot's lock is taken when the
+//! slot is examined, that is before this release, so the iterator then reads the new number and
+//! revokes itself.
 //!
-//! Locks: a slot's lock is held during a call, the list's for a few instructions. A visit only
+//! Locks: a slot's lock is held during a call, the list's for a few instructions. An exchange only
 //! tries a slot's lock, so it never waits for an iterator.
 
 use std::collections::BTreeMap;
@@ -138,7 +139,7 @@ pub(crate) struct Iterators {
     pool: Arc<Pool>,
     budget: Budget,
     key_room: KeyRoom,
-    /// Cursors for visits, which have no iterators.
+    /// Cursors for visits (`txn/range/visit.rs`), which are not iterators.
     keep: Keep,
     /// The account of the state that iterators keep.
     kept: Arc<Account>,
@@ -215,7 +216,7 @@ impl Iterators {
 
     /// Call after the view was exchanged: revokes iterators with older views.
     pub(crate) fn exchanged(&self) {
-        // SeqCst: ordered before the visit, and seen by a call that ends after it.
+        // SeqCst: ordered before the slots are examined, and seen by a call that ends after it.
         self.exchange.fetch_add(1, Ordering::SeqCst);
         let left = std::mem::take(&mut *lock(&self.left));
         drop((self.revoke_idle(Victims::All), left));
@@ -311,7 +312,8 @@ impl<W: Detachable + 'static> IteratorHandle<W> {
         });
         let slot_state = &mut *held;
         if !slot_state.iter.is_attached() {
-            // Before the view is taken, so that an exchange in between is detected below.
+            // Read the number before the view is taken, so that an exchange in between is detected
+            // below.
             slot_state.attached_at = self.iterators.exchange_number();
             slot_state.iter.attach(&view(), key)?;
         }
@@ -351,8 +353,8 @@ impl<W: Detachable + 'static> Drop for IteratorHandle<W> {
             std::mem::forget((Arc::clone(&self.slot), Arc::clone(&self.iterators)));
             return;
         }
-        // Drop the view here rather than in a visit that may hold the slot's last reference: see
-        // `Iterators::left`.
+        // Drop the view here rather than in an exchange that may hold the slot's last reference:
+        // see `Iterators::left`.
         drop(self.slot.revoke(Victims::All));
         lock(&self.iterators.slots).by_number.remove(&self.number);
     }

@@ -1,5 +1,5 @@
-//! Cursors of finished visits, kept for later ones, because otherwise a visit of a few rows would
-//! spend a tenth of its time on allocations.
+//! Cursors of finished visits (`txn/range/visit.rs`), kept for later ones, because otherwise a
+//! visit of a few rows would spend a tenth of its time on allocations.
 //!
 //! Invariants:
 //! 1. Kept cursors hold nothing of the index: no tables, no pages, no memtables.

@@ -1,5 +1,5 @@
-//! The interval without live keys that an iterator has passed: it publishes it as a gap, and seeks
-//! over known gaps.
+//! The interval without live keys that an iterator has passed. The iterator publishes it as a gap,
+//! and seeks over known gaps.
 
 use plimsoll_log::glsn::Glsn;
 

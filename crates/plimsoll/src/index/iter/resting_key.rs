@@ -2,7 +2,7 @@
 //!
 //! A short key stays in the iterator's vector. A long key is moved into a piece of a chunk:
 //! thousands of iterators may be suspended at keys of 4 KiB each, and an allocator may retain the
-//! blocks that they free, which no lease covers then.
+//! blocks that these free, although no lease covers the blocks any more.
 
 use std::borrow::Cow;
 use std::cell::Cell;

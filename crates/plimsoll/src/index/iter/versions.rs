@@ -28,9 +28,9 @@ pub(crate) struct Versions {
     place: Place,
     /// The version that was last returned or skipped.
     glsn: Glsn,
-    /// Whether it is the range deletion of the version that comes next.
+    /// Whether that version is the range deletion which hides the version that comes next.
     is_range_deletion: bool,
-    /// The number of versions of its key that were returned.
+    /// The number of versions of the same key that were returned.
     lent: u64,
     /// Size of table descriptions that only this iterator holds.
     tables_bytes: usize,

@@ -214,7 +214,8 @@ impl Files {
         Arc::new(FileGuard { files: Arc::clone(self), id, obsolete, charged_bytes })
     }
 
-    /// Opens a table that was just written; `file` if the pool already knows it.
+    /// Opens a table that was just written. `file`: its file in the pool, if the pool already knows
+    /// it.
     pub(crate) fn open_new(
         &self,
         info: TableInfo,

@@ -98,7 +98,7 @@ fn encode_head(head: &Head, out: &mut Writer<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the additions, which older versions skip. An empty one is written as well, because a
+/// Writes the additions, which older versions skip. An empty addition is written as well, because a
 /// missing one means that nothing is known.
 fn encode_additions(head: &Head, out: &mut Writer<'_>) -> io::Result<()> {
     let dropped = &head.limits.deletions_dropped_in;
@@ -356,7 +356,8 @@ fn decode_range(input: &mut Input<'_>, end: u64) -> Result<Fragment, Failure> {
     Ok(Fragment { first: first.into(), end: last.into(), glsns })
 }
 
-/// Pins ascend: each step after the first pin is at least 1, so that zeros do not fill the memory.
+/// Reads pins, which ascend: each step after the first pin is at least 1, so that a file of zeros
+/// does not fill the memory.
 fn decode_pins(input: &mut Input<'_>, end: u64) -> Result<Arc<[Glsn]>, Failure> {
     let (mut pins, mut before) = (Vec::new(), Glsn::NONE);
     for _ in 0..input.varint()? {

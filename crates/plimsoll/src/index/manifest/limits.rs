@@ -17,8 +17,8 @@ pub(crate) struct Limits {
     /// listed has lost no version.
     pub(crate) readable_in: Vec<(u32, MomentSet)>,
     /// The youngest deletion that was dropped together with all versions that it deleted, per
-    /// keyspace, sorted. A keyspace that is not listed has lost none. An upper bound: it may be too
-    /// young.
+    /// keyspace, sorted. A keyspace that is not listed has lost none. An upper bound: the recorded
+    /// deletion may be too young.
     pub(crate) deletions_dropped_in: Vec<(u32, Glsn)>,
 }
 

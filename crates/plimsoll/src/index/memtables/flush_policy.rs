@@ -57,13 +57,14 @@ const PART_LEAST: u64 = 16 << 20;
 const TWO_CLOSED_BYTES: u64 = 64 << 20;
 
 /// A memtable is too small for a run if it holds less than both `LEAST_BYTES` and this part of its
-/// limit (a divisor), unless its commits take at least `LEAST_LOG_BYTES` of the log.
+/// limit (a divisor), unless its commits take at least `LEAST_LOG_BYTES` of the log, or have put at
+/// least `LEAST_BLOB_BYTES` into blob files.
 const LEAST_BYTES: u64 = 1 << 20;
 const LEAST_PART: u64 = 4;
-/// Large values are only in the log, and a replay reads all of them.
+/// See [`LEAST_BYTES`]: large values are only in the log, and a replay reads all of them.
 const LEAST_LOG_BYTES: u64 = LONG_SEGMENT_BYTES;
-/// or unless its commits have put at least this much into blob files. As long as a memtable holds
-/// these commits, the files stay, even if their values have expired or are superseded.
+/// See [`LEAST_BYTES`]: as long as a memtable holds commits that name blob files, the files stay,
+/// even if their values have expired or are superseded.
 const LEAST_BLOB_BYTES: u64 = 1 << 20;
 
 /// Writers count as idle after this time without a write.

@@ -56,7 +56,7 @@ impl<'a> Reservation<'a> {
     /// the log. Replayed versions that a run already holds are skipped.
     ///
     /// # Errors
-    /// The first of `versions`; those before it are inserted.
+    /// The first error of `versions`. The versions before it are inserted.
     pub(crate) fn apply<'v>(
         &mut self,
         glsn: Glsn,

@@ -1,4 +1,5 @@
-//! The time that writers add to lagging flushes and merges, and how it is spread over them. Pure.
+//! The waiting time that writers owe while flushes and merges lag behind, and how it is spread over
+//! the writers. Pure.
 
 /// Shorter waits are accumulated until they reach this.
 pub(crate) const WAIT_MIN_NANOS: u64 = 1_000_000;
@@ -6,7 +7,7 @@ pub(crate) const WAIT_MIN_NANOS: u64 = 1_000_000;
 /// Maximum total wait of all queued writers.
 const QUEUE_MAX_NANOS: u64 = 10_000_000_000;
 
-/// The time that writers add.
+/// The waiting time that writers owe.
 #[derive(Debug, Default)]
 pub(crate) struct Debt {
     owed_nanos: u64,

@@ -33,8 +33,8 @@ const TOO_MANY_RUNS: usize = 14;
 /// part of its size. Any remaining newer runs are small, so most short scans read from one run.
 const SETTLED_PART: u64 = 8;
 /// Runs are merged down to the oldest one if the removed deletions and the rows that they hide are
-/// at least as large as the rewritten tables; in an idle store, if they are at least this part of
-/// them (a divisor).
+/// at least as large as the rewritten tables; in an idle store, if they are at least this part (a
+/// divisor) of the rewritten tables.
 const CLEARED_PART: u64 = 4;
 
 /// An idle store keeps at most this many runs, however small the newer ones are.
@@ -113,8 +113,9 @@ pub(crate) fn choose(
 }
 
 /// The longest merge of the newest runs, so that the large old ones are rewritten only once, at the
-/// end. A merge does not free files that the log retains, and would double a store that was loaded
-/// at once. Such a merge must therefore include at least as many other bytes.
+/// end. A merge does not free files that the log retains, so it would double the size of a store
+/// that was loaded by one commit. A merge of such files must therefore include at least as many
+/// other bytes.
 fn all(runs: &[RunShape], fan_in: usize) -> Option<Plan> {
     let is_worth = |plan: &Plan| {
         let sum = |bytes: fn(&RunShape) -> u64| runs[plan.clone()].iter().map(bytes).sum::<u64>();
@@ -156,7 +157,7 @@ fn clearing(runs: &[RunShape], fan_in: usize, part: u64) -> Option<Plan> {
 fn fused(runs: &[RunShape], fan_in: usize) -> Option<Plan> {
     let start = runs.iter().position(|run| run.fused)?;
     let end = start + runs[start..].iter().take_while(|run| run.fused).count() + 1;
-    // They wait while the last of them is in a running merge.
+    // These runs wait while the last of them is in a running merge.
     (end <= runs.len()).then_some(start..end.min(start + fan_in))
 }
 

@@ -1,5 +1,5 @@
-//! Neighbouring intervals of a set, and how the one around a key is found: by numbers that lie side
-//! by side, instead of keys each of which is a miss in the processor's caches.
+//! Neighbouring intervals of a set, and how the interval around a key is found: by numbers that lie
+//! side by side, because a comparison of keys misses the processor's caches for each of them.
 
 use std::sync::Arc;
 

@@ -73,7 +73,7 @@ fn agree(footer: &TableInfo, info: &TableInfo) -> bool {
     }
     footer.fixed_glsn = info.fixed_glsn;
     footer.packed = info.packed;
-    // The footer does not record it.
+    // The footer does not record up to which GLSN range deletions are absorbed.
     footer.absorbed = info.absorbed;
     footer == *info
 }

@@ -58,7 +58,7 @@ pub(crate) fn run_id_of(name: &str) -> Option<u64> {
 }
 
 /// The id of the log in the header of a run's file, of which `start` is the first page; `None` if
-/// that is damaged.
+/// the header is damaged.
 pub(crate) fn log_id_in(start: &[u8], id: u64) -> Option<u128> {
     let log_id_at = |header: usize| {
         let bytes = start.get(header + PAGE_HEADER_BYTES..)?.get(16..32)?;
@@ -74,8 +74,7 @@ pub(crate) fn log_id_in(start: &[u8], id: u64) -> Option<u128> {
 }
 
 /// Checks whole pages of a run's file, or blocks in their place, starting at `at`, that were read
-/// for a copy. Ignores files
-/// that are not runs.
+/// for a copy. Ignores files that are not runs.
 pub(crate) fn check_piece(log_id: u128, name: &str, at: u64, bytes: &[u8]) -> Result<()> {
     let Some(id) = run_id_of(name) else { return Ok(()) };
     let seed = run_seed(log_id, id);
@@ -107,7 +106,7 @@ pub(crate) struct RunFileSink {
     warmer: Option<Warmer>,
     /// Pages passed so far.
     pages: u32,
-    /// If the file is packed.
+    /// The packer, if the file is packed.
     packing: Option<Packing>,
 }
 

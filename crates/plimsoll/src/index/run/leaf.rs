@@ -438,10 +438,10 @@ impl<'a> Leaf<'a> {
     /// that the entry's key shares with `key`, and its order to `key`.
     fn compare_after(&self, entry: &Entry, key: &[u8], matched: usize) -> (usize, Ordering) {
         match entry.shared.cmp(&matched) {
-            // It shares the byte in which the preceding key is less than `key`.
+            // The entry's key shares the byte in which the preceding key is less than `key`.
             Ordering::Greater => (matched, Ordering::Less),
-            // It differs from the preceding key in a byte that the preceding key shares with `key`,
-            // so it is greater than both.
+            // The entry's key differs from the preceding key in a byte that the preceding key
+            // shares with `key`, so it is greater than both.
             Ordering::Less => (entry.shared, Ordering::Greater),
             Ordering::Equal => {
                 let (common, order) =

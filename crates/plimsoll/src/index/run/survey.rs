@@ -113,6 +113,7 @@ const BAD_MAX: u32 = 1 << 16;
 /// Reads a table; `each` receives every readable version, in order. `source` is `None` if the file
 /// is missing.
 ///
+/// # Errors
 /// The budget refuses, or `each` fails. A page that the disk cannot read counts as unreadable.
 pub(crate) fn survey(
     source: Option<&dyn PageSource>,

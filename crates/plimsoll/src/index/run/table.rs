@@ -111,8 +111,8 @@ impl TableInfo {
         u64::from(self.packed.unwrap_or(self.pages)) * PAGE_BYTES as u64
     }
 
-    /// Whether a merge is worth it that drops this many expired values, and what the deletions
-    /// delete.
+    /// Whether rewriting the table in a merge is worth it, if that drops `expired` values and the
+    /// versions that deletions hide.
     pub(crate) fn is_worth_rewriting(&self, expired: u64) -> bool {
         2 * (self.deletions + expired) > self.versions || self.frees_blobs(expired)
     }
@@ -279,8 +279,8 @@ impl Table {
     /// Whether a chain of a branch may have a version of the key with this stem, whose last
     /// possible index key is `last`.
     pub(crate) fn may_have_stem(&self, stem: &[u8], last: &[u8], touch: Touch) -> Result<bool> {
-        // The guide with the last one: no fence behind it has this stem, because no stem is a
-        // prefix of another, and a fence has one byte more than its neighbours share.
+        // Read the guide of the last possible key: no fence behind it has this stem, because no
+        // stem is a prefix of another, and a fence has one byte more than its neighbours share.
         let (number, page, _) = self.guide_of(last, Glsn::MAX, touch)?;
         let guide = self.read(number, Guide::new(page_payload(&page)))?;
         Ok(guide.may_contain(stem_hash(stem)))

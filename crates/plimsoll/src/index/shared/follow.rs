@@ -2,10 +2,10 @@
 //! the keeper's runs hold their content.
 //!
 //! Invariants:
-//! 1. A memtable is released when the checkpoint of the loaded manifest reaches its boundary.
-//!    Otherwise it stays complete: a version that is both in it and in a run counts once.
+//! 1. A memtable is released when the checkpoint of the loaded manifest reaches its boundary. Until
+//!    then it stays complete: a version that is both in the memtable and in a run counts once.
 //! 2. A process that waits for room asks the keeper to flush, and becomes the keeper if there is
-//!    none or if it does not answer.
+//!    none or if the keeper does not answer.
 //! 3. A new keeper removes and reuses nothing before it has installed a manifest: see
 //!    [`plimsoll_log::members::keeper`].
 
@@ -111,7 +111,7 @@ impl Following {
             }
             let now = clock.monotonic_nanos();
             if now.saturating_sub(told) >= LOOK.as_nanos() as u64 {
-                // A new keeper may not have received the request.
+                // Notify again, because a new keeper may not have received the request.
                 told = now;
                 members.table.notify();
             }
@@ -173,7 +173,7 @@ impl Following {
     }
 
     /// Continues from the checkpoint of the loaded manifest if `may_pass` allows it. Returns that
-    /// checkpoint. The caller must do as for [`Following::leap`].
+    /// checkpoint. The caller has the duties that [`Following::leap`] states.
     pub(crate) fn skip_to_checkpoint(
         &self,
         members: &Members,

@@ -123,7 +123,7 @@ impl Cursor {
         }
     }
 
-    /// The key of the current version. Cheaper still.
+    /// The key of the current version. Cheaper than [`Cursor::head`].
     fn key(&self) -> Option<&[u8]> {
         match self {
             Cursor::Memtable(cursor) => {

@@ -102,7 +102,8 @@ impl Hit {
         self.place.stored()
     }
 
-    /// Whether it is in a run. Later commits do not change the answer for the snapshot any more.
+    /// Whether the version is in a run. If so, it stays the answer for the snapshot, whatever is
+    /// committed later.
     pub(crate) fn is_in_a_run(&self) -> bool {
         matches!(self.place, Place::Page(_))
     }
@@ -218,7 +219,8 @@ impl View {
     pub(crate) fn oldest_unflushed(&self) -> Option<Glsn> {
         let closed = self.closed.iter().map(|closed| match &closed.content {
             Content::Memtable(memtable) => memtable.min_glsn(),
-            // The transaction's record names the files of the runs.
+            // Until the manifest names the runs, only the transaction's record in the log names
+            // their files.
             Content::Adopted(_) => closed.boundary,
         });
         closed.chain([self.active.min_glsn()]).filter(|oldest| *oldest > Glsn::NONE).min()
@@ -351,7 +353,7 @@ impl View {
         let mut above = self.get_above(key, at)?;
         let place = match self.version_beneath(&mut above, key, at)? {
             Some(hit) => Some(hit.place),
-            // Its deletion may be in history runs, with the version that it hides.
+            // The deletion of the key may be in history runs, with the version that it hides.
             None => self.get_in_history(key, at, None, &mut false)?,
         };
         Ok(place.map(|place| {
@@ -492,7 +494,7 @@ impl View {
                 return Ok(Some((key.to_vec(), deleted.glsns[0])));
             }
         }
-        // A search of the memtables takes as long as the range has keys.
+        // Ask the gaps first, because a search of the memtables visits every key of the range.
         if self.memtables().any(|memtable| memtable.max_glsn() > after)
             && self.gaps.is_unwritten(range, after)
         {

@@ -44,7 +44,7 @@ fn writers_of_adopted_runs_stop_if_there_are_too_many_runs_for_a_scan() {
     assert_eq!(index.stats().depth, 70);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| index.throttle.wait_for_merges().unwrap());
-        // It waits until something is merged, regardless of other progress.
+        // The writer waits until something is merged, regardless of other progress.
         for _ in 0..20 {
             index.env.signals.flush_ended(None);
             index.env.signals.wait_for_progress(Duration::from_millis(20));

@@ -263,7 +263,8 @@ impl Splitter {
         outside: &mut dyn OutsideFacts,
     ) -> crate::types::error::Result<Disposition> {
         let Some(expiry) = version.stored.expiry() else { return Ok(Disposition::Current) };
-        // It hides the versions of the branch's ancestors.
+        // A value on a branch hides the versions of the branch's ancestors, even after it has
+        // expired.
         if version.keyspace() == SIDE {
             return Ok(Disposition::Current);
         }
@@ -281,7 +282,7 @@ impl Splitter {
         {
             return Ok(Disposition::Current);
         }
-        // Older moments may have seen it.
+        // Older moments may have seen the value.
         self.dropped_by = self.dropped_by.max(since);
         Ok(self.drop_deletion(version.glsn))
     }

@@ -18,8 +18,8 @@ use crate::types::keyspaces::SIDE;
 use crate::types::version::Version;
 
 /// Maximum number of chunks of one output: three for the builder, one for a tall tree, one for the
-/// sink, and one for the list of blob files. The directory of a packed file has one of the store's
-/// budget, or, if that has none, one that the tree or the list leaves.
+/// sink, and one for the list of blob files. The directory of a packed file takes a chunk of the
+/// store's budget or, if none is free there, one that the tree or the list does not use.
 pub(crate) const OUTPUT_CHUNKS: u64 = 6;
 
 /// A table is cut when its values are in this many blob files, because their list takes memory.
@@ -115,7 +115,8 @@ impl Output {
         let open = self.open.as_mut().expect("made above");
         let inline = version.stored.value().inline_value().map_or(0, <[u8]>::len);
         open.builder.add(version)?;
-        // After the version was added, because adding it may have written the page before its own.
+        // Weigh the version after it was added, because adding it may have written the page before
+        // its own.
         open.builder.sink_mut().weigh((version.key.len() + inline) as u64, warmth);
         Ok(())
     }

@@ -166,8 +166,8 @@ impl Relocator {
         }
     }
 
-    /// Leaves a damaged value in its file. Nothing requires the file to go, so the job does not
-    /// fail.
+    /// Leaves a damaged value in its file. The job does not fail, because nothing requires the
+    /// removal of the file.
     fn leave<'a>(&self, version: &Version<'a>, blob: BlobId) -> Moved<'a> {
         self.blobs.stop_vacating(blob);
         Moved::Ready(version.stored)

@@ -60,7 +60,8 @@ struct Scratch([u8; EXTENT_BLOCKS_MAX * BLOCK_BYTES]);
 struct PageScratch([u8; PAGE_BYTES]);
 
 impl PackedFile {
-    /// The pages of a file, which need not be complete before the first load. `shape`: if known.
+    /// The pages of a file, which need not be complete before the first load. `shape`: the file's
+    /// shape, if it is known.
     pub(in crate::index::run) fn new(
         file: RunFile,
         shape: Option<Shape>,
@@ -100,7 +101,8 @@ impl PackedFile {
             }
             let Some(directory) = Directory::new(page_payload(&page.0)) else { continue };
             let [in_first, in_second] = shapes_of(&directory, place);
-            // One copy before it there is the other copy, or the stream.
+            // The page that is one copy's length before this one belongs to the other copy, or to
+            // the stream.
             let before = place.checked_sub(directory.pages.div_ceil(ENTRIES));
             let is_in_second =
                 before.and_then(|before| Self::is_directory(file, before, &mut page));

@@ -154,7 +154,8 @@ impl PagePacker {
         })
     }
 
-    /// Makes an encoder, if the budget has room for it. Tries it once.
+    /// Makes an encoder if the budget has room for one. Does not try again for the same
+    /// compression.
     fn encoder_for(&mut self, compression: Compression) {
         if compression == Compression::None || compression == self.tried {
             return;

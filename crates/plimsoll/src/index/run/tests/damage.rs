@@ -94,7 +94,8 @@ fn arbitrary_pages_with_valid_checksums_never_panic() {
     }
 }
 
-/// Otherwise a caller that resumes at a key could return the same versions again and again.
+/// A caller that resumes at a key relies on this; otherwise it could return the same versions again
+/// and again.
 #[test]
 fn a_seek_in_arbitrary_pages_lands_on_the_requested_side_or_fails() {
     let mut random = Random::new(60);
