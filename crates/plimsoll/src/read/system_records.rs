@@ -99,7 +99,7 @@ impl OwnRecords {
                 continue;
             }
             let Stored::Inline(record) = version.stored else {
-                return Err(Error::damaged("the record of a keyspace has the wrong key"));
+                return Err(Error::damaged("the record of a keyspace is not stored inline"));
             };
             let dropped = dropped_name(version.user_key());
             let name = std::str::from_utf8(dropped.unwrap_or(version.user_key()))

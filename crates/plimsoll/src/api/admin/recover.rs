@@ -211,7 +211,10 @@ pub(crate) fn dry_run(path: &Path, options: Options) -> Result<RecoverReport> {
         }
         return Ok(report);
     }
-    Err(Error::corrupt(format!("{}: too much of the log refers to damaged data", path.display())))
+    Err(Error::corrupt(format!(
+        "{}: too much of the log refers to damaged data; restore a backup",
+        path.display()
+    )))
 }
 
 /// Checks the source, and locks it.
