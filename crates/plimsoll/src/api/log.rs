@@ -185,8 +185,8 @@ impl<'db> Log<'db> {
     }
 
     /// Advances a cursor durably, which states that everything below `next` has been processed.
-    /// This costs a commit and a sync, so advance it once for many entries; after a crash, a
-    /// follower may see those entries a second time.
+    /// Moving a cursor costs a commit and a sync, so advance it once for many entries; after a
+    /// crash, a follower may see those entries a second time.
     ///
     /// # Errors
     /// [`Error::InvalidInput`] if there is no such cursor, or it would move backwards;

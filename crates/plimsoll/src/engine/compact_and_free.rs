@@ -28,7 +28,7 @@ const RELOCATION_PASSES_MAX: u32 = 16;
 /// Flushes, merges everything, and frees the part of the log that is no longer needed. This process
 /// must be the one that writes the index.
 pub(crate) fn compact(space: &LogSpace, committer: &Committer) -> Result<()> {
-    // Also flush everything that another process had committed when it requested this.
+    // Also flush everything that another process had committed when it requested this compaction.
     committer.fresh()?;
     committer.flush()?;
     // Merges come first, because they show which values are still needed. A pending move must not

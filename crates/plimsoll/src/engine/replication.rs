@@ -57,7 +57,8 @@ impl Replication {
     /// Applies what other replicas have committed, in a store without threads.
     ///
     /// # Errors
-    /// Those of applying a commit. An order that is unavailable or damaged is not an error here.
+    /// The errors of applying a commit. An order that is unavailable or damaged is not an error
+    /// here.
     pub(crate) fn step(&self) -> Result<bool> {
         let Some(replica) = &self.replica else { return Ok(false) };
         match replica.step(true) {

@@ -55,10 +55,10 @@ pub(crate) fn trim(space: &LogSpace, committer: &Committer, until: Glsn) -> Resu
 /// one may take many more commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Active {
-    /// It stays open for further commits.
+    /// The segment stays open for further commits.
     Stays,
-    /// It is ended and freed if none of its entries is needed and that frees at least this many
-    /// bytes, including blob files. For callers that were asked to free space.
+    /// The segment is ended and freed if none of its entries is needed and freeing it returns at
+    /// least this many bytes, including blob files. For callers that were asked to free space.
     EndsFrom(u64),
 }
 

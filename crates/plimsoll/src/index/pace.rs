@@ -28,8 +28,8 @@ use crate::types::lock::lock;
 /// If a key may lie in more runs than this, writers are slowed down.
 const DEPTH_SOFT: usize = 12;
 
-/// The same for the total number of runs, overlapping or not: each costs little in a search, but
-/// takes space in the manifest and part in every scan.
+/// If there are more runs than this in total, overlapping or not, writers are slowed down as well:
+/// each run costs little in a search, but takes space in the manifest and part in every scan.
 const RUNS_SOFT: usize = 48;
 
 /// If a key may lie in this many runs, writers wait: a scan pins a page of each, and the smallest

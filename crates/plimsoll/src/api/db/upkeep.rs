@@ -88,7 +88,7 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// Those of `each`. [`crate::Error::Forked`] if this log does not have the position of
+    /// Errors of `each`. [`crate::Error::Forked`] if this log does not have the position of
     /// [`FileScope::LogFrom`], and [`crate::Error::Trimmed`] if it no longer has everything after
     /// it, or as for [`Db::backup`]. Disk errors, the budget, or corruption.
     pub fn files(

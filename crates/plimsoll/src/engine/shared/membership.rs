@@ -283,7 +283,8 @@ pub(crate) fn poll(space: &LogSpace, committer: &Committer, shared: &Shared) -> 
     let must_retry =
         close_if_wanted(committer, members).is_none() && committer.sequencer.check().is_ok();
     if members.keeper.is_keeper() {
-        // This also detects members that have ended, whose published needs no longer count.
+        // Listing the members also detects those that have ended, whose published needs no longer
+        // count.
         members.slots.list().lift()?;
         index.following.publish_needs(members);
         index.runs.files.remove_left();

@@ -132,7 +132,8 @@ impl Output {
     }
 
     /// Ends the table before a version that expires if it has expiring values of another keyspace,
-    /// because no merge can tell how many values of such a table it may drop ([`ExpiryRange`]).
+    /// because no merge can determine how many values of such a table it may drop
+    /// ([`ExpiryRange`]).
     ///
     /// [`ExpiryRange`]: crate::types::expiry::ExpiryRange
     fn divide_expiring(&mut self, version: &Version<'_>) -> Result<()> {
