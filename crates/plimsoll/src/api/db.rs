@@ -512,8 +512,9 @@ impl Db {
 
     /// Flushes, then merges all runs into as few as possible, and frees the part of the log that no
     /// keyspace keeps, up to the newest commit if that frees a MiB or more. Rows of a bulk load or
-    /// of a spilled transaction whose commit is still in the log are merged only with at least as
-    /// many other bytes, because merging them does not free their files.
+    /// of a spilled transaction are in files that stay as long as the log has their commit. Until
+    /// then these rows are merged only together with at least as many other bytes, because merging
+    /// them frees no file.
     ///
     /// # Errors
     /// Disk errors, or the budget.

@@ -68,9 +68,9 @@ pub(crate) struct Head {
     pub(crate) durable: Position,
     /// Id of the next run file.
     pub(crate) next_run: u64,
-    /// Which moments can still be read. If an earlier version wrote the manifest, the youngest
-    /// dropped deletion of a keyspace is the floor of its readable moments, which every drop of a
-    /// deletion above it would have raised.
+    /// Which moments can still be read. A manifest of an earlier version does not record the
+    /// youngest dropped deletion of each keyspace. The floor of the keyspace's readable moments
+    /// stands for it, because the drop of a younger deletion would have raised the floor.
     pub(crate) limits: Limits,
     /// Range deletions up to the checkpoint that some run has not absorbed.
     pub(crate) ranges: Arc<RangeSet>,

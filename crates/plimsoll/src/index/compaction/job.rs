@@ -159,7 +159,7 @@ pub(super) fn oldest_needed(ranges: &RangeSet, run: &Run) -> Option<Glsn> {
 ///
 /// History absorbs a deletion after the current runs. Otherwise a version in history would get no
 /// point deletion because a version in the current runs supersedes it, and would become visible
-/// again after a merge has dropped the table of that version unread.
+/// again once a merge drops the table of the superseding version unread.
 fn absorbed_upto(flushed: Glsn, view: &View, task: &Task) -> Glsn {
     if task.inputs == Inputs::History {
         let needed = view.runs.iter().filter_map(|run| oldest_needed(&view.ranges, run)).min();

@@ -10,7 +10,7 @@
 //! is dropped if no retained moment sees a version that it hides and history has no version of its
 //! key. Otherwise it goes into history, where it still records when the key was deleted.
 //!
-//! A value that has expired for every moment that is kept is dropped like a deletion, but only if
+//! A value that has expired for every retained moment is dropped like a deletion, but only if
 //! history has no version of its key. Until then it stays, and hides older versions.
 //!
 //! Invariant: all versions of a key are decided by one set of retained moments. The set may grow at
@@ -127,8 +127,8 @@ pub(crate) struct Splitter {
     retained: (u32, MomentSet),
     /// Whether the retained moments are looked up again at the next key.
     is_stale: bool,
-    /// The last lookup of the values that have expired in the keyspace, for a retained moment and
-    /// all later ones.
+    /// The last call of [`Horizon::expired`] in this keyspace: the moment that was passed, and the
+    /// result.
     expired: Option<(Glsn, (Glsn, u64))>,
     /// The youngest version that superseded a dropped one since the retained moments were looked
     /// up.
