@@ -4,8 +4,9 @@
 //!
 //! DIR is created and, at the end, removed with its contents; it must not exist. Writes 200,000
 //! entries of 128 bytes (or `--entries`) in records of one entry (or `--records-of`). Everything is
-//! resident, reads begin at random entries; prints medians of slices of 2 ms. Durable appends are compared with write + fdatasync of the same bytes on a file
-//! of zeros, alternating in the same run.
+//! resident, reads begin at random entries; prints medians of slices of 2 ms. Durable appends are
+//! compared with write + fdatasync of the same bytes on a file of zeros, alternating in the same
+//! run.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -155,9 +155,9 @@ impl Db {
     /// contain; [`InvalidInput::BranchMoved`] if other commits change the other branch again and
     /// again during the transfer; [`InvalidInput::HistoryTrimmed`] if the log here no longer has a
     /// commit that the other store lacks; [`InvalidInput::BelowBoundary`] if one of the stores is a
-    /// partial clone, and lacks a commit that is needed; [`InvalidInput::StateNotRetained`] if
-    /// the other store no longer retains the state of a commit's parent; [`InvalidInput::NoBranch`]; the errors of [`Db::commit_id`]
-    /// and of commits in either store.
+    /// partial clone, and lacks a commit that is needed; [`InvalidInput::StateNotRetained`] if the
+    /// other store no longer retains the state of a commit's parent; [`InvalidInput::NoBranch`];
+    /// the errors of [`Db::commit_id`] and of commits in either store.
     pub fn push_to(&self, other: &Self, branch: &str) -> Result<Moved> {
         self.push_if(&mut Local::new(other)?, branch, false)
     }

@@ -253,9 +253,9 @@ pub enum Error {
         /// The failure there, and the remedy.
         message: String,
     },
-    /// The memory budget is exhausted: the message lists what holds the memory. The transaction is aborted,
-    /// the store keeps working. Raise the budget, or use less memory at a time: `get_reader` reads
-    /// a long value in pieces.
+    /// The memory budget is exhausted: the message lists what holds the memory. The transaction is
+    /// aborted, the store keeps working. Raise the budget, or use less memory at a time:
+    /// `get_reader` reads a long value in pieces.
     #[error(
         "{0}; raise the budget, or use less memory at a time: long values can be read in pieces"
     )]
