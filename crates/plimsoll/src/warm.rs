@@ -89,8 +89,8 @@ const CLOSE_MILLIS: u64 = 150;
 /// find restored data in memory.
 const AT_ONCE_NANOS: u64 = 1_000_000_000;
 
-/// Helper threads of the restore: the thread of `clear_ahead` pauses before the restore itself
-/// does.
+/// The number of runnable threads of the restore besides the current one: the thread of
+/// `clear_ahead`, which pauses before this one does.
 const HELPERS: u64 = 1;
 
 /// The environment of the warm image: its sources and its location.

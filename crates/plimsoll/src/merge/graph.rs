@@ -107,7 +107,7 @@ impl<'a> Graph<'a> {
 
     /// Whether another state contains every commit that a state contains.
     fn is_within(&mut self, state: &(State, Contained), other: &Contained) -> Result<bool> {
-        // Its own chain first, which mostly has some.
+        // Check the state's own chain first, because it usually decides.
         let (own, contained) = state;
         let contained = contained.iter().map(|(chain, at)| (*chain, *at));
         for (chain, at) in iter::once(*own).chain(contained) {
@@ -161,7 +161,7 @@ impl<'a> Graph<'a> {
             });
             let found = changes.and_then(|mut changes| changes.advance(self.store));
             match found {
-                // Not known.
+                // Unknown: the first moment is no longer retained.
                 Err(Error::Trimmed { .. }) => return Ok(true),
                 Err(error) => return Err(error),
                 Ok(true) => return Ok(true),
@@ -192,7 +192,7 @@ impl<'a> Graph<'a> {
         Ok(contained)
     }
 
-    /// A chain; `None` if no one needs it any more.
+    /// A chain; `None` if it was removed because no other chain needs it.
     fn chain(&mut self, id: u32) -> Result<Option<&Chain>> {
         match self.chains.entry(id) {
             btree_map::Entry::Occupied(entry) => Ok(Some(entry.into_mut())),

@@ -157,7 +157,7 @@ impl<'a> Sides<'a> {
         }
     }
 
-    /// The text that is the merged value; `Err` if it is none of the three.
+    /// Chooses the merged value among the three; `Err` if it is none of them.
     fn choose(self) -> std::result::Result<Option<&'a [u8]>, ()> {
         let Self { base, ours, theirs, .. } = self;
         let by_us = !self.is_same(base, ours);
@@ -261,7 +261,7 @@ struct Items<'m, 'a> {
 }
 
 impl<'m, 'a> Items<'m, 'a> {
-    /// The white space is that of the first list that has any items.
+    /// Takes the white space of the first list that has any items.
     fn new(merged: &'m mut Merged, lists: [&List<'a>; 3], brackets: [&'static [u8]; 2]) -> Self {
         let model = lists.into_iter().find(|list| !list.elements.is_empty());
         let spaces = match model {
@@ -279,7 +279,7 @@ impl<'m, 'a> Items<'m, 'a> {
         Self { merged, spaces, brackets, is_empty: true }
     }
 
-    /// Before an item.
+    /// Writes the text that precedes an item.
     fn begin(&mut self) {
         match std::mem::take(&mut self.is_empty) {
             true => {

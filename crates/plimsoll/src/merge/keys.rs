@@ -33,7 +33,7 @@ pub(crate) struct Scope {
     pub(crate) source: Source,
 }
 
-/// Where the keys to compare come from.
+/// The source of the keys to compare.
 #[derive(Clone)]
 pub(crate) enum Source {
     /// All that were written between the two moments.

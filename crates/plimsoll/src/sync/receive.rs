@@ -227,12 +227,14 @@ impl Receiver {
         Ok(())
     }
 
-    /// The error for a commit that the store lacks, and from which one that was sent descends.
+    /// The error for a commit that the store lacks although a commit that was sent descends from
+    /// it.
     fn lacks(&self, id: &CommitId) -> Result<Error> {
-        // It was deleted with its branch after the other side had been told of it.
         if self.is_partial {
             return Ok(InvalidInput::BelowBoundary { id: id.to_string() }.into());
         }
+        // If the id is known, the commit was deleted with its branch after the other side had been
+        // told of it.
         Ok(if self.ids.places(id)?.is_empty() { unknown(id) } else { self.moved() })
     }
 
@@ -418,7 +420,8 @@ impl Receiver {
             let registry = db.store.reader.keyspaces.handle(BRANCHES, "".into());
             tx.space_to_put(&registry)?;
             for (from, upto) in merged {
-                // It may have been removed before the transaction began, or may be after that.
+                // The chain may have been removed before the transaction began, or may be removed
+                // later.
                 if *from != MAIN_CHAIN && tx.get(&registry, chain_key(*from))?.is_none() {
                     return Err(self.moved());
                 }
@@ -588,10 +591,10 @@ impl Receiver {
 }
 
 impl Drop for Receiver {
-    /// Waits for a commit that was ordered, because the next transfer would not see it, and would
-    /// conflict with it.
+    /// Waits until the last ordered commit is durable. Otherwise the next transfer would not see
+    /// it, and would conflict with it.
     fn drop(&mut self) {
-        // After an error, the store accepts nothing more.
+        // Ignore an error: after it, the store accepts nothing more.
         let _ = self.wait();
     }
 }

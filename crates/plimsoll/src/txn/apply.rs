@@ -82,7 +82,7 @@ impl Touched {
         }
     }
 
-    /// Adds those of `other`.
+    /// Adds the records of `other`.
     pub(crate) fn add(&mut self, other: Self) {
         self.keyspaces |= other.keyspaces;
         self.cursors |= other.cursors;
@@ -118,7 +118,7 @@ impl<'a> Apply<'a> {
         self.applied
     }
 
-    /// Whether it failed because a memtable has to be flushed first.
+    /// Whether a commit could not be applied because a memtable has to be flushed first.
     pub(crate) fn lacks_room(&self) -> bool {
         self.lacks_room
     }

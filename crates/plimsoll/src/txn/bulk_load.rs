@@ -280,8 +280,8 @@ impl BulkLoad {
         })
     }
 
-    /// Merges the runs in the memory that the rows have released; fewer at once if the budget
-    /// refuses.
+    /// Merges the runs in the memory that the rows have released. If the budget refuses, merges
+    /// fewer runs at a time.
     fn merge_runs(&mut self) -> Result<()> {
         let Self { committer, runs, limit_bytes, .. } = self;
         let threads = if committer.options.background {

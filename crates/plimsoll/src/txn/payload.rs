@@ -37,8 +37,8 @@ use crate::types::version::{INLINE_BYTES, Stored, value_sum};
 
 const VERSION: u8 = 2;
 const FLAG_RUNS: u8 = 1;
-/// Reserved: the id of the branch that the transaction writes to follows the flags. Transactions of
-/// the main branch have none.
+/// Reserved for newer versions: the id of the branch that the transaction writes to follows the
+/// flags. Not set for main.
 const FLAG_BRANCH: u8 = 2;
 const FLAG_RANGES: u8 = 4;
 const DELETE: u8 = 0;

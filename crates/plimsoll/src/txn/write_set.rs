@@ -306,7 +306,7 @@ impl WriteSet {
         Ok(LargeValue { blob, offset, bytes })
     }
 
-    /// Where the next bytes of large values go.
+    /// The blob file and the offset of the next bytes of large values.
     fn begin_blob(&mut self) -> Result<(BlobId, u64)> {
         let large = self.large.get_mut().unwrap_or_else(PoisonError::into_inner);
         if large.is_none() {
@@ -323,7 +323,7 @@ impl WriteSet {
         Ok(())
     }
 
-    /// Ends the value: the key gets it.
+    /// Ends the value and writes it to its key.
     pub(crate) fn end_large(
         &mut self,
         key: &[u8],

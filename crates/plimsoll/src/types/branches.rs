@@ -124,8 +124,8 @@ pub(crate) fn chain_key(id: u32) -> [u8; 4] {
     id.to_be_bytes()
 }
 
-/// The key that records that a commit on the chain `into` merged the chain `from` up to `at`. The
-/// youngest state of a chain comes first.
+/// The key that records that a commit on the chain `into` merged the chain `from` up to `at`. Among
+/// the merges of one chain, the youngest state comes first.
 pub(crate) fn merge_key(into: u32, from: u32, at: Glsn) -> Vec<u8> {
     [&merge_prefix(into, from)[..], &(!at.0).to_be_bytes()].concat()
 }

@@ -104,10 +104,10 @@ pub(crate) struct Tags {
 #[derive(Debug, Default)]
 struct Known {
     by_name: BTreeMap<String, Tagged>,
-    /// The last commit that is reflected in them.
+    /// The last commit that is reflected in the tags.
     as_of: Glsn,
-    /// The value of `as_of` when they were first loaded. Until that commit is durable, a crash may
-    /// bring back deleted tags of which this process knows nothing.
+    /// The value of `as_of` when the tags were first loaded. Until that commit is durable, a crash
+    /// may bring back deleted tags of which this process knows nothing.
     loaded: Option<Glsn>,
     /// Moments whose tags were deleted, each with a commit at or after the deletion. They are
     /// retained until that commit is durable.

@@ -104,7 +104,8 @@ impl BlindCommits {
     }
 
     /// Takes the turn for a blind commit that is left in the log. `None` if the commit must be
-    /// applied: the process reads, too much of the log is unapplied, or a change of keyspaces is.
+    /// applied, because this process reads, too much of the log is unapplied, or a change of
+    /// keyspaces is unapplied.
     fn turn(&self) -> Result<Option<Turn<'_>>> {
         let follower = &*self.follower;
         let is_blind = self.blindness.is_blind();
@@ -113,7 +114,7 @@ impl BlindCommits {
             return Ok(None);
         }
         if follower.members.marks.next().0 > follower.log.bounds().next.0 + FEW {
-            // Before the turn is taken, because others wait for it.
+            // Read new entries before taking the turn, because other processes wait for the turn.
             follower.log.catch_up().lift()?;
         }
         if !self.may_leave() {
@@ -162,7 +163,7 @@ impl BlindCommits {
 
     fn apply_now(&self) -> Result<()> {
         let follower = &*self.follower;
-        // Before the lock is taken, so that others commit while a memtable is flushed.
+        // Wait for room before taking the lock, so that others commit while a memtable is flushed.
         let bytes = follower.log.bytes_behind(follower.sequencer.applied()).unwrap_or_default();
         follower.index.memtables.wait_for_room(bytes as usize)?;
         follower.apply_rest(&follower.sequencer.lock()?)
@@ -179,7 +180,7 @@ impl BlindCommits {
         if follower.members.marks.next().0 > follower.log.bounds().next.0 + READ_AT_ONCE {
             follower.log.catch_up().lift()?;
         }
-        // If it fails, the commit that has to apply everything reports the error.
+        // Ignore an error: the commit that has to apply everything reports it.
         let _ = self.apply_beside();
         self.call_to_apply();
         Ok(Some(known).filter(|_| self.may_leave()))
@@ -218,7 +219,7 @@ impl BlindCommits {
         let is_blind = self.blindness.is_blind()
             && !follower.members.keeper.is_keeper()
             && !follower.members.table.is_reader();
-        // Others want the log to be freed.
+        // A request to close memtables means that other processes want the log to be freed.
         if !is_blind || follower.members.marks.close_requested() > follower.sequencer.applied() {
             return follower.apply_readable();
         }
