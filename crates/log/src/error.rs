@@ -70,8 +70,8 @@ pub enum LogError {
         /// A description of the damage.
         what: String,
     },
-    /// The entry, or a page of a blob file that it names, was damaged and could not be read by a
-    /// recovery. It is permanently lost.
+    /// The entry, or a page of a blob file that it names, was damaged, and a recovery could not
+    /// read it. It is permanently lost.
     #[error("the data of GLSN {glsn} is lost: it was damaged when the store was recovered")]
     Dropped {
         /// The GLSN.

@@ -323,8 +323,8 @@ impl Members {
 
     /// Initializes the slot's words.
     fn enter(&self, pid: u32, now_micros: u64) {
-        // Only now: until the lock's file is known to be the recorded one, the slot may belong to
-        // another member.
+        // Clear the posts only now: until the lock's file is known to be the recorded one, the slot
+        // may belong to another member.
         self.posts.clear_posts();
         self.slots.note_ended(self.table.slot);
         self.slots.record_slot();
@@ -400,7 +400,8 @@ impl Members {
         self.join.take(self.table.timeout, self.table.here(), &is_needless)?;
         self.is_leaving.store(true, Ordering::SeqCst);
         if self.table.access == Access::Writes {
-            // Shows read-only processes that stay open that they no longer follow any member.
+            // If the shared files have lost their names, read-only processes that stay open must
+            // see that they no longer follow any member.
             self.files.check_names().map_err(|error| self.health.note_lost(error.into()))?;
         }
         Ok(self.slots.writers()?.is_empty())

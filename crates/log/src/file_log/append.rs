@@ -317,7 +317,8 @@ fn reserve_room(
             let limit_bytes = order.limit().saturating_sub(head - sizes.body_bytes as u64);
             return Err(LogError::TooLarge { bytes: sizes.body_bytes as u64, limit_bytes });
         }
-        // The next segment begins after the end that all members know.
+        // Publish the placed records first, because the next segment begins after the end that all
+        // members know.
         publish_placed(log, order)?;
         let rolled = roll_to_new_segment(log, order, seal, order.end.timestamp);
         if rolled.is_err() && fits && ends_early && log.durability.group.check().is_ok() {
@@ -568,7 +569,7 @@ pub(crate) fn switch_to(
     tail.buffer.restart(0);
     tail.buffer.current_mut()[..SEGMENT_HEADER_BYTES].copy_from_slice(&header.encode());
     tail.end.offset = SEGMENT_HEADER_BYTES as u32;
-    // It differs from the last record's timestamp if the log's time is restarted.
+    // The floor differs from the last record's timestamp if the log's time is restarted.
     tail.end.timestamp = header.timestamp_floor;
     log.tail.set_end(&tail.end);
     order.end = tail.end;

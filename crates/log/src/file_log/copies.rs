@@ -39,7 +39,7 @@ impl FileLog {
     }
 
     /// The time of a record that is committed now, after one with the time `last_micros`. It may be
-    /// ahead of the clock by any time: the time of the other copies cannot be restarted.
+    /// ahead of the clock by any amount, because the time of the other copies cannot be restarted.
     ///
     /// # Errors
     /// `Late` if it is not one of `times`.

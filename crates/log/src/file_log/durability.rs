@@ -225,7 +225,7 @@ impl DurabilityState {
         };
         let published = members.marks.end();
         if published.next < end.next {
-            // Another thread is publishing the newest record.
+            // Another thread is publishing the newest record, so sync only the published ones.
             end = End {
                 offset: published.offset,
                 next: published.next,

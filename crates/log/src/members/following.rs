@@ -142,7 +142,7 @@ impl Following {
         if self.table.slot < SLOTS
             && self.table.slot_word(self.table.slot, SlotWord::Pid).load(Ordering::SeqCst) == 0
         {
-            // The process id last, because other members examine a slot once it has one.
+            // Publish the process id last, because other members examine a slot once it has one.
             self.slots.record_slot();
             for at in (0..SLOT_WORDS).rev() {
                 let word = &self.table.words.words()[Slot::of(self.table.slot).0 + at];

@@ -64,8 +64,8 @@ pub struct Posts {
     used: AtomicU64,
     /// Whether the slot's cells hold no post of an earlier owner of the slot.
     are_cleared: AtomicBool,
-    /// The time at which a holder of the lock of posts that was waited for too long took it; 0 if
-    /// there is none.
+    /// If a wait for the lock of posts has timed out: the time at which its holder took it.
+    /// Otherwise 0.
     stalled_since: AtomicU64,
 }
 
