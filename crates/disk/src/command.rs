@@ -61,7 +61,7 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         if self.wait().is_none() {
-            // It may have ended since; there is nothing else to do about an error.
+            // Ignore an error: the program may have ended since.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

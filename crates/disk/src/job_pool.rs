@@ -249,7 +249,7 @@ impl Drop for JobPool {
 }
 
 impl Shared {
-    /// A bell was rung.
+    /// Wakes a thread after a bell was rung.
     fn notify(&self) {
         // Lock and unlock, so that a thread that found no ring is asleep and receives the
         // notification.
@@ -330,7 +330,7 @@ impl Shared {
         let needs_another = state.jobs.iter().any(needs_thread);
         drop(state);
         if needs_another {
-            // It takes the next step, or sleeps until that is due.
+            // The other thread takes the next step, or sleeps until one is due.
             self.changed.notify_one();
         }
         let next = catch_unwind(AssertUnwindSafe(|| (work.step)(woken)));
