@@ -36,8 +36,8 @@ pub struct Folder {
     is_exclusive: bool,
     /// Whether missing folders are created.
     makes: bool,
-    /// Whether the sync of a folder failed. The system reports such an error once, and the next
-    /// sync succeeds although names may be lost in a power cut, so no later one is believed.
+    /// Whether the sync of a folder failed. The system reports such an error once. The next sync
+    /// succeeds although names may be lost in a power cut, so every later sync fails here.
     has_failed_sync: AtomicBool,
 }
 
@@ -54,8 +54,8 @@ impl Folder {
         }
     }
 
-    /// For a folder with several writers: one of those that store an object under the same name
-    /// succeeds, always. Without this, two writers may both succeed on a file system without hard
+    /// For a folder with several writers. If several store an object under one name, exactly one of
+    /// them succeeds. Without this setting, two may both succeed on a file system without hard
     /// links; with it, such a file system is refused.
     #[must_use]
     pub fn exclusive(self) -> Self {

@@ -159,7 +159,7 @@ pub(crate) struct Manifest {
 }
 
 /// An object that the manifests before a number need, and none from that number on. It is deleted
-/// once those are gone.
+/// once the manifests that need it are gone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Dropped {
     pub(crate) number: u64,

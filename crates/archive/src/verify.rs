@@ -125,7 +125,7 @@ fn manifests(bucket: &dyn Bucket, report: &mut VerifyReport) -> Result<()> {
     let numbers = manifest::numbers(bucket)?;
     let last = numbers.last().copied().unwrap_or(0);
     let mut newest: Option<Found> = None;
-    // Older ones were being removed.
+    // Skip older manifests, which were being removed.
     for number in numbers.into_iter().filter(|number| number + manifest::KEPT > last) {
         let mut damage = Vec::new();
         let found = manifest::read_if_possible(bucket, number, &mut damage)?;
