@@ -160,7 +160,7 @@ pub(crate) fn print_list(db: &Db, output: &mut Output) -> Result<(), Failure> {
     })
 }
 
-/// Where a branch left its parent, for people.
+/// The fork of a branch, for people.
 pub(crate) fn place(branch: &BranchInfo) -> String {
     let parent = branch.parent.as_deref().unwrap_or("a deleted branch");
     match time(branch) {

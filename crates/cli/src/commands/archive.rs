@@ -180,7 +180,7 @@ impl Archiver<'_> {
             None => store::open_member_or_reader(self.globals, self.store)?,
         };
         let report = self.archive.push(&db);
-        // A member stays one while the archive cannot be reached, because it holds the log.
+        // Stay a member while the archive cannot be reached, because the member holds the log.
         let stays = is_member && !matches!(report, Err(Error::Store(_)));
         self.member = stays.then_some(db);
         report

@@ -49,7 +49,7 @@ pub(crate) fn run(globals: &Globals, args: Watch, output: &mut Output) -> Outcom
             };
         };
         let mut commits = branch.watch(&keyspace, &prefix, start)?;
-        // It keeps the store open.
+        // Drop the branch, because it keeps the store open.
         drop(branch);
         printer.print_all(&mut commits, None, &interrupt, output)?;
         from = Some(commits.position());

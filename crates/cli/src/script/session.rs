@@ -239,8 +239,8 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Outside a transaction, the new expiry is computed from the writes of earlier lines, once
-    /// these are durable.
+    /// Changes when the value of a key expires; `None` removes its expiry. Outside a transaction,
+    /// the new expiry is computed from the writes of earlier lines, once these are durable.
     fn expire(
         &mut self,
         key: &[u8],
@@ -266,7 +266,8 @@ impl<'a> Session<'a> {
         Ok(if is_there { Done::Yes } else { Done::Missing })
     }
 
-    /// Outside a transaction the update is ordered as other lines are: it reads what they wrote.
+    /// Updates the value of a key. Outside a transaction, the update is ordered as other lines are,
+    /// and sees their writes.
     fn update(&mut self, key: &[u8], update: Update, output: &mut Output) -> Result<(), Failure> {
         self.write(output, |transaction, keyspace| {
             match update {
@@ -344,7 +345,8 @@ impl<'a> Session<'a> {
         read(&source, &keyspace)
     }
 
-    /// Differences do not fail a line, and a key that never existed counts as missing.
+    /// Runs a line that is a command of the command line. Differences do not fail a line, and a key
+    /// that never existed counts as missing.
     fn report(
         &mut self,
         report: Report,

@@ -173,8 +173,8 @@ impl Cursor {
         store::open_shared(&self.store, store::options(globals).warm(false))
     }
 
-    /// Returns false if a stopped process has not yet published entries that were read from its
-    /// segment and printed.
+    /// Advances the cursor in the store. Returns false if a stopped process has not yet published
+    /// entries that were read from its segment and printed.
     fn advance(&mut self, db: Db) -> Result<bool, Failure> {
         let is_published = advance(&db, &self.name, self.next)?;
         store::close_after_commits(db);
