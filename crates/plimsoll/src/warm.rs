@@ -133,7 +133,7 @@ struct Core {
     context: Context,
     work: Mutex<Work>,
     counts: Counts,
-    /// When the store was opened, by the monotonic clock.
+    /// The time at which the store was opened, by the monotonic clock.
     opened_nanos: u64,
 }
 

@@ -25,9 +25,9 @@ use crate::types::index_key::KeyBuffer;
 use crate::types::keyspaces::{BRANCHES, SYSTEM};
 use crate::types::value::is_free;
 
-/// How often a merge of branches is repeated because its starting state is no longer retained. Must
-/// exceed the number of attempts after which a transaction reads commits that are ordered but not
-/// yet durable.
+/// Maximum number of times that a merge of branches is repeated because its starting state is no
+/// longer retained. Must exceed the number of attempts after which a transaction reads commits that
+/// are ordered but not yet durable.
 const RELEASED_MAX: u32 = 8;
 
 /// The outcome of a merge.

@@ -33,7 +33,7 @@ const ELEMENT_BYTES: u64 = 384;
 /// Longer white space between two fields is left out, because it may be repeated.
 const SPACE_BYTES_MAX: usize = 300;
 
-/// How a text is merged.
+/// The kind of a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kinds {
     Objects,

@@ -133,7 +133,7 @@ impl Scope {
 /// The keys that a commit wrote in a keyspace.
 struct Found {
     name: Arc<str>,
-    /// Where they are in the list.
+    /// Their range in the list.
     listed: Range<usize>,
     first: Vec<u8>,
     last: Bound<Vec<u8>>,

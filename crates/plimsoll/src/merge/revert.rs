@@ -148,7 +148,7 @@ impl Revert {
         let theirs = self.branch.snapshot_at(Moment::Glsn(Glsn(glsn.0 - 1)))?;
         self.choices.check_keyspaces(store)?;
         let scopes = match self.changed() {
-            // Its keys are found in the index, as long as that retains them.
+            // Find the keys of the commit in the index, as long as that retains them.
             Err(Error::Trimmed { .. }) => self.choices.scopes(store),
             changed => Some(self.choices.choose(changed?)),
         };

@@ -53,7 +53,7 @@ pub(super) fn are_in_bounds(lens: [u64; 3]) -> bool {
 /// The changes from one text to another.
 struct Changes<'a> {
     hunks: Vec<Hunk>,
-    /// Where each line of the changed text begins, and its end.
+    /// The beginning of each line of the changed text, and the end of the text.
     offsets: Vec<usize>,
     text: &'a [u8],
 }
@@ -76,7 +76,7 @@ impl<'a> Changes<'a> {
     }
 }
 
-/// Where each line begins, and the end of the text.
+/// The beginning of each line, and the end of the text.
 fn offsets(text: &[u8]) -> Vec<usize> {
     let ends = byte_lines(text).tokenize().scan(0, |end, line| {
         *end += line.len();

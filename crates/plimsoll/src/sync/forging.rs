@@ -19,7 +19,7 @@ pub enum Forgery {
     Metadata,
     /// A byte of a value.
     Value,
-    /// When a value expires.
+    /// The expiry of a value.
     Expiry,
     /// The key of a deletion.
     Delete,

@@ -293,7 +293,7 @@ impl Receiver {
         let names = self.db.branches()?.into_iter().map(|info| info.name);
         for name in names.chain([MAIN.to_owned()]) {
             let chain = match self.db.branch(&name) {
-                // It was deleted since it was listed.
+                // The branch was deleted since it was listed.
                 Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => continue,
                 branch => branch?.id(),
             };

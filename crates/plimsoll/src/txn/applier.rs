@@ -23,7 +23,7 @@ pub(crate) struct Applier {
     pub(crate) index: Arc<OpenIndex>,
     pub(crate) sequencer: Arc<CommitSequencer>,
     pub(crate) records: Arc<OwnRecords>,
-    /// Which of the store's own records have changed and must be loaded.
+    /// The store's own records that have changed and must be loaded.
     pub(crate) to_load: Mutex<Touched>,
     pub(crate) must_load_records: Arc<AtomicBool>,
 }

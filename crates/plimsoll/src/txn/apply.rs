@@ -27,7 +27,7 @@ use crate::types::version::Stored;
 const ROOM_BYTES: usize = 64 << 10;
 const ROOM_PART: u64 = 16;
 
-/// When commits are applied.
+/// The circumstances in which commits are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
     /// During an open, before any read.
@@ -52,7 +52,7 @@ pub(crate) struct Apply<'a> {
     lacks_room: bool,
 }
 
-/// Which of the store's own records the applied commits have changed.
+/// The store's own records that the applied commits have changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Touched {
     /// Records of keyspaces.
@@ -71,7 +71,7 @@ impl Touched {
     pub(crate) const ALL: Self =
         Self { keyspaces: true, cursors: true, tags: true, branches: true, restarts_time: false };
 
-    /// Which records are in the keyspaces for which `has` is true.
+    /// The records in the keyspaces for which `has` is true.
     fn of(has: impl Fn(u32) -> bool) -> Self {
         Self {
             keyspaces: has(SYSTEM),
@@ -123,7 +123,7 @@ impl<'a> Apply<'a> {
         self.lacks_room
     }
 
-    /// Which of the store's own records the applied commits have changed.
+    /// The store's own records that the applied commits have changed.
     pub(crate) fn touched(&self) -> Touched {
         self.touched
     }

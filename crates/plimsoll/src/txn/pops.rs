@@ -48,7 +48,7 @@ pub(crate) struct Pops {
     rows: VecDeque<Ends>,
     /// Offset of the first row.
     begin: usize,
-    /// How many rows the last read-ahead could take.
+    /// Maximum number of rows of the last read-ahead.
     at_once: usize,
     charge: Option<Charge>,
 }

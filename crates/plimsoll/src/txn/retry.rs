@@ -29,7 +29,7 @@ const FIRST_ORDERED: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
-/// Where transactions are committed.
+/// The store and the branch in which transactions are committed.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'a> {
     pub(crate) committer: &'a Arc<Committer>,

@@ -171,7 +171,7 @@ impl Transaction {
         Ok(self.committer.show(&self.moment)?.noting(&self.expiries))
     }
 
-    /// Where the committed value of an index key is read: the index key of the version that the
+    /// The place of the committed value of an index key: the index key of the version that the
     /// transaction sees, and the moment.
     pub(crate) fn place<'t>(&'t self, key: &'t [u8]) -> Result<(Cow<'t, [u8]>, AsOf<'t>)> {
         let at = self.read_at()?;
@@ -294,7 +294,7 @@ impl Transaction {
     /// Records that an index key was read.
     pub(crate) fn note_read(&self, key: &[u8]) -> Result<()> {
         if self.lens.is_some() && branch_key::is_too_long(key) {
-            // No transaction can write it.
+            // No transaction can write a key of this length.
             return Ok(());
         }
         let add =

@@ -62,13 +62,13 @@ pub(crate) enum Write<'a> {
         sum: u64,
         /// How they are compressed.
         packed: Option<Packed>,
-        /// When the value expires, if it does.
+        /// The expiry of the value, if it has one.
         expiry: Option<Expiry>,
     },
 }
 
 impl<'a> Write<'a> {
-    /// When the value expires, if it does.
+    /// The expiry of the value, if it has one.
     pub(crate) fn expiry(&self) -> Option<Expiry> {
         match self {
             Write::Stored(stored) => stored.expiry(),

@@ -257,7 +257,7 @@ impl Known {
         self.children.range((id, 0)..=(id, u32::MAX)).map(|pair| pair.1)
     }
 
-    /// Which chains the chain `id` reads; `None` if it does not exist, or has no name.
+    /// The chains that the chain `id` reads; `None` if it does not exist, or has no name.
     fn ancestry(&self, id: u32) -> Option<Ancestry> {
         self.chains.get(&id)?.name.as_ref()?;
         Ancestry::new(id, |id| self.chains.get(&id))
@@ -501,7 +501,7 @@ impl Branches {
     /// # Errors
     /// The budget.
     pub(crate) fn reserve(&self, budget: &Budget, name: &str) -> Result<()> {
-        // Outside of the lock, because the budget may have to free memory.
+        // Grow the lease outside of the lock, because the budget may have to free memory.
         self.grow(budget, bytes_of(Some(name)))
     }
 
@@ -598,7 +598,7 @@ impl Branches {
         known.ancestry(id).ok_or_else(damaged_branch)
     }
 
-    /// Which chains the branch with this chain reads; `None` if it was deleted.
+    /// The chains that the branch with this chain reads; `None` if it was deleted.
     pub(crate) fn ancestry(&self, id: u32) -> Option<Ancestry> {
         self.known().ancestry(id)
     }

@@ -196,7 +196,7 @@ pub(crate) struct Ancestry {
 }
 
 impl Ancestry {
-    /// Which chains the chain `id` reads, if `chain` finds them all.
+    /// The chains that the chain `id` reads; `None` if `chain` does not find all of them.
     pub(crate) fn new<'c>(id: u32, chain: impl Fn(u32) -> Option<&'c Chain>) -> Option<Self> {
         let own = chain(id)?;
         let (mut chains, mut limit) = (vec![(id, Glsn::MAX)], own.fork.at);

@@ -1,4 +1,4 @@
-//! When a value expires.
+//! The expiry of values.
 
 use std::num::NonZeroU64;
 use std::time::{Duration, SystemTime};
@@ -66,7 +66,7 @@ impl Expiry {
     }
 }
 
-/// When the value of a key expires: [`crate::Db::ttl`].
+/// The expiry of the value of a key: [`crate::Db::ttl`].
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {

@@ -153,9 +153,9 @@ impl Keyspace {
 pub struct KeyspaceInfo {
     /// Its name.
     pub name: String,
-    /// Which past versions it keeps.
+    /// The past versions that it keeps.
     pub retention: Retention,
-    /// How values that are written from now on are compressed.
+    /// The compression of values that are written from now on.
     pub compression: Compression,
     /// The time to live of values that are written from now on; `None`: they do not expire unless
     /// the write sets an expiry.
@@ -442,7 +442,7 @@ impl Keyspaces {
         self.any_compressed.load(Ordering::Relaxed)
     }
 
-    /// How a keyspace is compressed.
+    /// The compression of a keyspace.
     pub(crate) fn compression(&self, id: u32) -> Compression {
         if !self.any_compressed() {
             return Compression::None;

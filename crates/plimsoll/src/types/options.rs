@@ -239,8 +239,8 @@ impl Options {
         self
     }
 
-    /// How long a commit of a replica waits for an order that is unavailable, before it fails with
-    /// [`Error::Unavailable`](crate::Error::Unavailable) or
+    /// The time for which a commit of a replica waits for an order that is unavailable, before it
+    /// fails with [`Error::Unavailable`](crate::Error::Unavailable) or
     /// [`Error::InDoubt`](crate::Error::InDoubt). By default 10 seconds.
     pub fn order_timeout(mut self, timeout: Duration) -> Self {
         self.order_timeout = timeout;

@@ -40,7 +40,8 @@ fn bytes_of(row: &Row<'_>) -> usize {
 pub(crate) struct Note {
     /// The rows' share of the shared memory, in parts of the whole (see `rowcache::share`).
     pub(crate) share: u8,
-    /// How often its rows were accessed; more frequently accessed rows are restored earlier.
+    /// The round of its rows, by the number of their accesses. More frequently accessed rows are
+    /// restored earlier.
     pub(crate) round: Round,
 }
 

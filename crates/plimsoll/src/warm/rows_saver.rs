@@ -127,7 +127,7 @@ impl RowsSaver {
         Self { due, own: None, round: None }
     }
 
-    /// When the next work is due.
+    /// The time at which the next work is due.
     pub(super) fn due(&self) -> u64 {
         if self.round.is_some() { 0 } else { self.due }
     }
@@ -207,8 +207,8 @@ impl RowsSaver {
 
     /// Decides whether a round is needed.
     fn begin(&mut self, context: &Context) -> Result<Option<Round>> {
-        // Read before the cache is looked up: the current cache was notified of every flush up to
-        // this position. A cache that was replaced is not notified any more.
+        // Read the position before the cache is looked up: the current cache was notified of every
+        // flush up to this position. A cache that was replaced is not notified any more.
         let told = context.index.runs.rows_invalidated_upto(context.sequencer.applied())?;
         let (position, manifest) = (told, context.index.runs.manifest_number());
         #[cfg(test)]
@@ -357,8 +357,8 @@ impl Own {
         self.files.retain(|number, _| !is_gone(number));
         self.lease.shrink(gone.len() as u64 * BYTES_OF_A_FILE);
         if round.wrote {
-            // Before other files are removed, because a power failure may keep the removals and
-            // lose the renames.
+            // Sync the names before other files are removed, because a power failure may keep the
+            // removals and lose the renames.
             context.disk.sync_dir(&context.dir)?;
         }
         let others = self.others.drain(..).map(|(name, _)| name);

@@ -80,7 +80,7 @@ impl Receiver {
         let mut tips = Vec::new();
         for name in names.filter(|name| !name.starts_with(TEMPORARY)).chain([MAIN.to_owned()]) {
             match self.db.branch(&name) {
-                // It was deleted since it was listed.
+                // The branch was deleted since it was listed.
                 Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => {}
                 branch => tips.extend(self.ids.tip_of(&branch?)?.map(|place| place.state())),
             }

@@ -93,7 +93,7 @@ impl BlindCommits {
         }
         let Some(parts) = commit.payload() else { return Ok(None) };
         let Some(known) = self.may_post()? else { return Ok(None) };
-        // Checked after reading `known`, so that any later keyspace drop rejects the post.
+        // Check after reading `known`, so that any later keyspace drop rejects the post.
         commit.check_keyspaces()?;
         let posted = Posted { parts: &parts, read_at: commit.at(), known };
         let glsn = self.follower.log.commit_posted(&posted).lift()?;

@@ -23,7 +23,8 @@ use crate::types::error::{Error, Lift, Result};
 /// Up to this many entries are applied under the turn, which is cheaper than reading the log twice.
 pub(crate) const FEW: u64 = 16;
 
-/// How often catching up is repeated if a snapshot that is about to be read was dropped.
+/// Maximum number of further attempts to catch up if a snapshot that is about to be read was
+/// dropped.
 const ROUNDS: u32 = 16;
 
 /// The means of a member to follow the others.
