@@ -85,7 +85,7 @@ pub enum LogError {
     Forked {
         /// The GLSN at which they differ.
         glsn: Glsn,
-        /// How they differ.
+        /// A description of the difference.
         what: String,
     },
     /// A write or sync failed earlier; the log accepts nothing more until it is reopened.
@@ -148,7 +148,7 @@ pub enum LogError {
     Stalled {
         /// Its process id, where it is known.
         pid: Option<u32>,
-        /// When it took the lock, in microseconds since 1970 UTC.
+        /// The time at which it took the lock, in microseconds since 1970 UTC.
         since_micros: u64,
     },
     /// The log was opened read-only.

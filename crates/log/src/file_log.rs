@@ -79,7 +79,7 @@ pub struct FileLog {
     /// [`FileLog::seal_behind`].
     sealer: Option<Job>,
     closed: AtomicBool,
-    /// How many files other members had removed when this process last checked.
+    /// The number of files that other members had removed when this process last checked.
     removed_seen: AtomicU64,
 }
 

@@ -284,7 +284,7 @@ fn publish_placed(log: &OpenLog, order: &Order) -> Result<(), LogError> {
     }
 }
 
-/// When to seal a segment that another one follows.
+/// The time at which a segment that another one follows is sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seal {
     /// In the background, or before the next one is due.
@@ -351,7 +351,7 @@ fn reserve_room_here(
     Ok(())
 }
 
-/// How many bytes to zero ahead at a time, for a record of `record_bytes`.
+/// The number of bytes to zero ahead at a time, for a record of `record_bytes`.
 fn zero_step(log: &OpenLog, order: &Order, record_bytes: u64) -> u64 {
     // The group size is an average; a log that was just opened has none yet.
     let is_bulk = record_bytes.max(log.durability.group_bytes()) >= BULK_GROUP_BYTES;

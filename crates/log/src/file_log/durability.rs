@@ -123,8 +123,8 @@ impl DurabilityState {
         self.writer.as_ref().map(lock).ok_or(LogError::ReadOnly)
     }
 
-    /// How far the active segment may be written now: syncs the blob files that its records name.
-    /// Covers all records if the caller holds the order.
+    /// The end up to which the active segment may be written now. Syncs the blob files that its
+    /// records name. Covers all records if the caller holds the order.
     pub(crate) fn ready(&self) -> Result<Ready, LogError> {
         Ready::make(&self.tail, &self.unsynced_blobs, &self.env)
     }

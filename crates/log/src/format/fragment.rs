@@ -32,7 +32,7 @@ pub const CONTENT_AT: usize = 24;
 /// The seed of the hash of a record's content.
 pub(crate) const CONTENT_SEED: u64 = 0;
 
-/// Where the content of a whole record begins in its fragment.
+/// The offset of the content of a whole record in its fragment.
 const WHOLE_CONTENT_AT: usize = FRAGMENT_HEADER_BYTES + CONTENT_AT;
 
 /// The part of its record that a fragment holds.

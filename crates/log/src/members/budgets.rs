@@ -16,7 +16,7 @@ use crate::members::slots::Slots;
 use crate::members::table::Table;
 use crate::members::words::{MEMORY_TOTAL, SLOTS, SlotWord};
 
-/// How long a joining member waits for its whole share before it accepts less.
+/// The time for which a joining member waits for its whole share before it accepts less.
 const WHOLE_SHARE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The longest time between two checks of a joining member for memory.

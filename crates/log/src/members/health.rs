@@ -21,7 +21,7 @@ pub struct Health {
     table: Arc<Table>,
     posts: Arc<Posts>,
     syncs: Arc<Syncs>,
-    /// When to check the names of the files next, by the monotonic clock.
+    /// The time of the next check of the files' names, by the monotonic clock.
     pub(super) next_check: AtomicU64,
 }
 

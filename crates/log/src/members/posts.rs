@@ -341,7 +341,7 @@ impl Posts {
         // group; in that case its owner is woken once needlessly. A post that is ordered and not
         // durable yet belongs to the group that was begun last.
         let queue = || {
-            // Read before the answer; otherwise a group could close in between.
+            // Read this before the answer. Otherwise a group could close in between.
             let next = self.table.word(GROUP_WHOLE) + 1;
             let is_ordered = !matches!(self.post_answer(post), Answer::None);
             post_queue(if is_ordered { self.table.word(GROUP_BEGUN) } else { next })

@@ -174,7 +174,7 @@ impl Registry {
         if gone.is_some() {
             state.lease.shrink(OPEN_LEASE_BYTES);
         }
-        // Outside of the lock, because the pool drops its pages.
+        // Drop the file outside of the lock, because the pool then drops its pages.
         drop(state);
         drop(gone);
     }

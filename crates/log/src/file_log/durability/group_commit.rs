@@ -156,8 +156,8 @@ impl GroupCommit {
     pub(crate) fn notify_followers(&self) {
         std::sync::atomic::fence(Ordering::SeqCst);
         if self.followers.waiting.load(Ordering::SeqCst) > 0 {
-            // Locked and unlocked, so that a follower that has checked and is about to wait is not
-            // missed.
+            // Take and release the lock, so that a follower that has checked and is about to wait
+            // is not missed.
             drop(self.followers.lock.lock().expect("no code under this lock panics"));
             self.followers.news.notify_all();
         }

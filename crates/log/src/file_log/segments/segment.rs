@@ -20,7 +20,7 @@ pub(crate) struct Segment {
     pub(crate) pages: PoolFile,
     /// The offset table, once the segment is sealed and the table was asked for.
     pub(crate) table: RwLock<Option<Arc<OffsetTable>>>,
-    /// Where it ends, once it is sealed.
+    /// Its end, once it is sealed.
     sealed: OnceLock<SegmentEnd>,
     known: Arc<KnownBySource>,
 }
@@ -32,7 +32,7 @@ pub(crate) struct SegmentEnd {
     pub(crate) next: Glsn,
     /// Chain hash of its last record.
     pub(crate) chain: u64,
-    /// Where its fragments end.
+    /// The end of its fragments, as an offset.
     pub(crate) end: u32,
 }
 
@@ -42,7 +42,7 @@ const OPEN: u32 = u32::MAX;
 /// The facts that the page source knows about the end of its segment.
 #[derive(Debug)]
 pub(crate) struct KnownBySource {
-    /// Where its fragments end; [`OPEN`] while it is not sealed.
+    /// The end of its fragments; [`OPEN`] while it is not sealed.
     end: AtomicU32,
     /// Whether all of it was written in the epoch of its header: a cut raises the epoch.
     was_never_cut: AtomicBool,
@@ -54,7 +54,7 @@ impl KnownBySource {
         Self { end: AtomicU32::new(OPEN), was_never_cut: AtomicBool::new(false) }
     }
 
-    /// Where its fragments end, if it is sealed.
+    /// The end of its fragments, if it is sealed.
     pub(crate) fn sealed_end(&self) -> Option<u32> {
         Some(self.end.load(Ordering::Relaxed)).filter(|end| *end != OPEN)
     }
@@ -89,7 +89,7 @@ impl Segment {
         self.known.end.store(sealed.end, Ordering::Relaxed);
     }
 
-    /// Where it ends, if it is sealed.
+    /// Its end, if it is sealed.
     pub(crate) fn sealed(&self) -> Option<SegmentEnd> {
         self.sealed.get().copied()
     }

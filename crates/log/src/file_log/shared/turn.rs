@@ -51,7 +51,7 @@ impl<'a> Turn<'a> {
     /// `Corrupt`, the disk, the budget.
     pub fn begin(&mut self) -> Result<Glsn, LogError> {
         let mut order = self.log.tail.order()?;
-        // Checked under the lock, so that no record is ordered by words that are lost.
+        // Check under the lock, so that no record is ordered by words that are lost.
         check(self.log, self.members)?;
         if self.got == Got::Abandoned {
             hit(Border::TurnAbandoned);

@@ -104,7 +104,7 @@ impl SegmentSource {
         self.known.sealed_end().is_some()
     }
 
-    /// Where the fragments of the segment end, as far as known.
+    /// The end of the fragments of the segment, as far as known.
     fn known_end(&self) -> KnownEnd {
         match self.known.sealed_end() {
             Some(end) => KnownEnd::At(end),
