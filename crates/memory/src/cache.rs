@@ -482,7 +482,7 @@ impl Cache {
         is_current: impl FnOnce() -> bool,
     ) -> Restored {
         let shared = &self.inner.shared;
-        // Before the cache's lock is taken, as in `Cache::insert_if`.
+        // Supersede loads before the cache's lock is taken, as in `Cache::insert_if`.
         entries.iter().for_each(|entry| self.inner.loads.supersede(entry.key));
         let mut writer = self.inner.lock();
         if !is_current() {

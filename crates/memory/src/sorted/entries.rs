@@ -144,7 +144,7 @@ pub(super) const DESCENTS: usize = 8;
 struct Descent<'a> {
     levels: usize,
     before: u32,
-    /// Where the level above stopped.
+    /// The entry at which the level above stopped.
     after: u32,
     /// The entry being prefetched.
     next: u32,
