@@ -272,7 +272,8 @@ impl Bucket for Folder {
     fn lock(&self) -> Result<Option<Box<dyn Send + Sync>>> {
         let failed = |source| Error::storage("the archive's folder", source);
         self.refuse_other().map_err(failed)?.map_or(Ok(()), Err)?;
-        // This folder identifies the archive, even if the first pass is stopped.
+        // Create the folder by which an archive is recognized, so that it is one even if the first
+        // pass is stopped.
         self.make(manifest::FOLDER).map_err(failed)?;
         let tmp = self.make(TMP).map_err(failed)?;
         // A stopped archiver may have created these folders without syncing their names.

@@ -86,7 +86,7 @@ pub(crate) fn verify(
                     let read = check.read(&file.object, &base.list.name, &mut report)?;
                     progress(VerifyProgress { done: report.objects, total });
                     if let Some(what) = read {
-                        // Without one of its files, the base cannot be used.
+                        // The base cannot be used without this file.
                         bad.insert(base.list.name.clone(), name);
                         report.damage.push(Damage { object: file.object.name, what });
                     }
