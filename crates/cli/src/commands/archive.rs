@@ -23,7 +23,7 @@ use crate::store;
 /// Maximum number of attempts if another process drops the files being read.
 const ATTEMPTS_MAX: u32 = 16;
 
-/// How long the command sleeps before it checks for a signal.
+/// The time for which the command sleeps before it checks for a signal.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(globals: &Globals, args: &Args, output: &mut Output) -> Outcome {
@@ -58,7 +58,7 @@ fn follow(
     let clock = SystemClock::new();
     let mut said = String::new();
     loop {
-        // Before the store is read, so that no change is missed.
+        // Watch before the store is read, so that no change is missed.
         let changes = Changes::watch(&args.store);
         let begun = clock.monotonic_nanos();
         let passed = archiver.pass();

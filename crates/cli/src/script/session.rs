@@ -22,7 +22,7 @@ use crate::stderr::say;
 use crate::time::now;
 use crate::{branches, keyspaces, script};
 
-/// Where the keys of a session's lines are.
+/// The keyspace and the branch of a session's lines.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub(crate) keyspace: &'a str,
@@ -32,7 +32,7 @@ pub(crate) struct Place<'a> {
 /// Runs a line that is a command of the command line.
 pub(crate) type AnswerReport<'a> = &'a dyn Fn(Report, &[Word], Place<'_>, &mut Output) -> Outcome;
 
-/// How lines map to transactions.
+/// The relation between lines and transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// All lines are one transaction.
@@ -44,7 +44,7 @@ pub(crate) enum Mode {
     Answered,
 }
 
-/// How a line ended.
+/// The outcome of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
     Yes,
