@@ -223,8 +223,8 @@ impl RowCache {
         };
     }
 
-    /// Drops the entries that `is_stale` selects by their key and the GLSN of their version: the
-    /// deletion that hides these versions is about to be forgotten. Called after
+    /// Drops the entries that `is_stale` selects by their key and the GLSN of their version,
+    /// because the deletion that hides these versions is about to be forgotten. Called after
     /// [`RowCache::begin_runs`].
     pub(crate) fn drop_stale(&self, is_stale: impl Fn(&[u8], Glsn) -> bool) {
         let Some(kept) = &self.kept else { return };
@@ -245,7 +245,7 @@ impl RowCache {
 
     /// Adapts to a store budget that is, or is about to become, `bytes`, by giving the row cache
     /// its share. If its index is too large for that, or its tables are far too small, it has to be
-    /// replaced: returns the replacement, for [`RowCache::exchange`].
+    /// replaced. Then returns the replacement, for [`RowCache::exchange`].
     pub(crate) fn resize(&self, bytes: u64) -> Option<Exchange> {
         let kept = self.kept.as_ref()?;
         let cache = kept.cache();

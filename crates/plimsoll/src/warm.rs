@@ -152,7 +152,7 @@ struct Work {
     /// The keeper term ([`crate::index::env::role::Role::term`]) in which the savers know what is
     /// on disk.
     term: Option<u64>,
-    /// No work before this time: the allowance is used up until then.
+    /// No work is done before this time, because the allowance is used up until then.
     not_before: u64,
     /// The allowance that the restore may use at once, expressed as time.
     at_once_nanos: u64,

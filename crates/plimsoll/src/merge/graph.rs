@@ -77,7 +77,7 @@ impl<'a> Graph<'a> {
                 common.push((*chain, at));
             }
         }
-        // Newest first: a state contains only older ones.
+        // Visit the newest first, because a state contains only older ones.
         common.sort_unstable_by_key(|(_, at)| std::cmp::Reverse(*at));
         let (mut newest, mut covered) = (Vec::new(), Contained::new());
         for (chain, at) in common {
@@ -124,7 +124,7 @@ impl<'a> Graph<'a> {
     }
 
     /// Whether a chain may have written keys after `from` and up to `upto`. A merge commit that
-    /// wrote no key does not count: it only adds commits of other chains.
+    /// wrote no key does not count, because it only adds commits of other chains.
     fn has_commits(&mut self, id: u32, from: Glsn, upto: Glsn) -> Result<bool> {
         self.has_commits_between(id, (from, upto), [upto; 2])
     }

@@ -1,13 +1,13 @@
 //! Merges three versions of a JSON text: objects field by field, or arrays as sets.
 //!
-//! Texts are not converted: the parts that are kept are copied as they are written, so that numbers
+//! Texts are not converted. The parts that are kept are copied as they are written, so that numbers
 //! stay exact. Parts are compared without regard to white space, escapes in strings, and the order
 //! of fields. Numbers are equal only if they are written in the same way.
 //!
-//! The result does not depend on which side is ours: what both sides have added comes from the side
-//! whose text is smaller as bytes first, and white space is that of the base if it has any fields.
-//! The merged text is not longer than the three texts together: white space is left out
-//! if it would be.
+//! The result does not depend on which side is ours: of the additions of both sides, those of the
+//! side whose text is smaller as bytes come first, and white space is that of the base if it has
+//! any fields. The merged text is not longer than the three texts together. If it would be, white
+//! space is left out.
 
 mod read;
 #[cfg(test)]

@@ -10,8 +10,8 @@ use plimsoll_memory::buffer::Buffer;
 use crate::types::error::Result;
 use crate::types::value::{Value, room_for};
 
-/// The longest text, and the most lines of the three texts together: the comparison allocates from
-/// the heap, where freed memory may stay with the process.
+/// The longest text, and the most lines of the three texts together. The limits exist because the
+/// comparison allocates from the heap, where freed memory may stay with the process.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 const LINES_MAX: u64 = 1 << 16;
 

@@ -51,8 +51,8 @@ impl RowCache {
         self.kept.as_ref().map_or(0, |kept| kept.balance.share())
     }
 
-    /// The bytes of the rows' share, without lent memory: an image of all rows could be as large as
-    /// the store.
+    /// The bytes of the rows' share, without lent memory, because an image of all rows could be as
+    /// large as the store.
     pub(crate) fn share_bytes(&self) -> u64 {
         self.kept.as_ref().map_or(0, |kept| kept.balance.share_bytes())
     }

@@ -392,7 +392,7 @@ impl Db {
         ids.catch_up()?;
         let stays = match ids.tip((old.id(), at))? {
             None => false,
-            // `name` ends with the commit of `branch` itself: nothing is kept twice.
+            // `name` ends with the commit of `branch` itself, so nothing is kept twice.
             Some(own) if own.id == *tip => branch.sees(own.chain, own.glsn),
             Some(own) => !contains(&ids, branch, &own.id)?,
         };

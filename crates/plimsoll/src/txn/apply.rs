@@ -23,7 +23,8 @@ use crate::types::keyspaces::{BRANCHES, CURSORS, SYSTEM, TAGS, TIME_MARK};
 use crate::types::version::Stored;
 
 /// During an open, memtable room is reserved in steps of this many bytes, or of this part of a
-/// memtable (a divisor) if that is less: a reservation costs as much as a small transaction.
+/// memtable (a divisor) if that is less, because a reservation costs as much as a small
+/// transaction.
 const ROOM_BYTES: usize = 64 << 10;
 const ROOM_PART: u64 = 16;
 
@@ -203,7 +204,7 @@ impl<'a> Apply<'a> {
                 When::InTurn => {
                     let room = self.index.memtables.try_reserve(bytes, self.applied);
                     self.lacks_room = room.is_none();
-                    // This error is not reported: the caller releases the turn and applies
+                    // This error is not reported, because the caller releases the turn and applies
                     // everything without it.
                     return Ok(self.room.insert(room.ok_or(Error::Stalled { pid: None })?));
                 }

@@ -365,14 +365,14 @@ impl<'a> Commit<'a> {
         self.waits
     }
 
-    /// Whether it writes records of keyspaces, tags or branches, which decide what is retained:
-    /// every process must know them before it drops versions.
+    /// Whether it writes records of keyspaces, tags or branches, which decide what is retained.
+    /// Every process must know them before it drops versions.
     pub(crate) fn changes_retention(&self) -> bool {
         [SYSTEM, TAGS, BRANCHES].iter().any(|own| self.spaces.contains(own))
     }
 
     /// Whether commits that follow it in a batch, before it is applied, cannot be checked against
-    /// it key by key: it deletes ranges, has runs, or writes records of the store's own.
+    /// it key by key, because it deletes ranges, has runs, or writes records of the store's own.
     pub(crate) fn ends_batch(&self) -> bool {
         !self.writes.ranges().is_empty()
             || !self.writes.spilled().is_empty()

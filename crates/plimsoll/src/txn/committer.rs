@@ -142,7 +142,7 @@ impl Committer {
     /// Opens a snapshot at the newest readable GLSN.
     pub(crate) fn open_newest(&self) -> OpenMoment {
         let moment = self.open_now(|| self.newest_to_open());
-        // Apply after the open: a floor that is promised in the meantime is then not above the
+        // Apply after the open, so that a floor that is promised in the meantime is not above the
         // snapshot.
         self.show_now(&moment);
         moment
@@ -165,8 +165,8 @@ impl Committer {
         if newest.at() < at { self.open_floor_now(|| at) } else { newest }
     }
 
-    /// Like [`Committer::open_newest`], for a transaction, which may never read: only its first
-    /// read applies the commits of others ([`Committer::show`]).
+    /// Like [`Committer::open_newest`], for a transaction. Only its first read applies the commits
+    /// of others ([`Committer::show`]), because it may never read.
     pub(crate) fn open_unread(&self) -> OpenMoment {
         let moment = self.open_now(|| self.newest_to_open());
         if !self.is_applied_already(&moment) {
@@ -372,7 +372,8 @@ impl Committer {
     /// if none is open. This promises the other members that this process opens no snapshot below
     /// the floor. Returns whether a snapshot older than the newest readable GLSN is open.
     pub(crate) fn publish_floor(&self) -> bool {
-        // Compute and publish under one lock: an earlier floor must not overwrite a later one.
+        // Compute and publish under one lock, because an earlier floor must not overwrite a later
+        // one.
         let _alone = lock(&self.floor);
         let oldest = self.reader.snapshots.oldest(|| self.newest_to_open());
         self.peers.publish_floor(oldest);

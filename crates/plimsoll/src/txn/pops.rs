@@ -192,7 +192,7 @@ impl Pops {
         };
         let mut reads = reads.lock().unwrap_or_else(PoisonError::into_inner);
         if reads.add(&first, Some(upper)).is_err() {
-            // Like a scan: without room, everything counts as read.
+            // As in a scan, everything counts as read if there is no room.
             reads.add_all();
         }
         drop(reads);

@@ -146,7 +146,7 @@ impl<'f> Resolution<'f> {
             Ok(failed) => failed,
             Err(panic) => {
                 self.panic = Some(panic);
-                // This error is not reported: the panic is resumed once no lock is held.
+                // This error is not reported, because the panic is resumed once no lock is held.
                 Err(Error::Cancelled)
             }
         }

@@ -43,7 +43,7 @@ pub(crate) const LARGE_VALUE_BYTES: usize = 256 << 10;
 /// log. A longer one is compressed while it is written.
 const PACKED_AT_ONCE_BYTES: usize = 1 << 20;
 
-/// Divisor: the part of a record's body that is reserved for everything but values (head,
+/// Divisor of a record's body: the part that is reserved for everything but values (head,
 /// metadata).
 const BODY_RESERVE_PART: u64 = 8;
 

@@ -189,7 +189,7 @@ pub(crate) struct Ancestry {
     pub(crate) chain: u32,
     pub(crate) group: u32,
     /// Its chain and those that it descends from, up to the one that left main; ids descending.
-    /// Each with the newest GLSN that the branch sees of it: any for its own.
+    /// Each has the newest GLSN that the branch sees of it; for its own chain, any GLSN.
     pub(crate) chains: Box<[(u32, Glsn)]>,
     /// The newest GLSN that the branch sees of main.
     pub(crate) main: Glsn,

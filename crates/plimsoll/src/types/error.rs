@@ -84,7 +84,7 @@ pub enum Error {
         /// The newest readable moment.
         newest: Glsn,
     },
-    /// The request is invalid: the value names the limit or name that it broke.
+    /// The request is invalid. The value names the limit or the name that it broke.
     #[error("{0}")]
     InvalidInput(InvalidInput),
     /// The last commit's time is ahead of this machine's clock by more than a day, so versions
@@ -381,8 +381,8 @@ pub(crate) fn strip_advice(message: &str) -> &str {
     message.strip_suffix(VERIFY_ADVICE).unwrap_or(message)
 }
 
-/// Converts a result of the crates below. Not `From`: that would be public, and their errors are
-/// not part of the API.
+/// Converts a result of the crates below. This is not `From`, because that would be public, and the
+/// errors of these crates are not part of the API.
 pub(crate) trait Lift<T> {
     /// As a result of the store: `log.read(glsn).lift()?`.
     fn lift(self) -> Result<T>;

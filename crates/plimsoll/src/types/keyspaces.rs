@@ -481,8 +481,8 @@ impl Keyspaces {
         self.any_dropped.store(true, Ordering::Release);
     }
 
-    /// Rejects keyspaces that were dropped or are being dropped. Checked under the commit lock too:
-    /// a drop is announced before its keys are read.
+    /// Rejects keyspaces that were dropped or are being dropped. Checked under the commit lock too,
+    /// because a drop is announced before its keys are read.
     pub(crate) fn check_take_more(&self, ids: impl IntoIterator<Item = u32>) -> Result<()> {
         if !self.any_dropped.load(Ordering::Acquire) {
             return Ok(());

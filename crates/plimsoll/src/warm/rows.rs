@@ -122,7 +122,7 @@ impl<'a> BodyWriter<'a> {
 }
 
 /// Reads the row at `at` in a body; returns it and the offset of the next one. The body's checksum
-/// was verified before: an unreadable entry ends it.
+/// was verified before, so an unreadable entry ends it.
 pub(crate) fn read_at(body: &[u8], at: usize) -> Option<(Row<'_>, usize)> {
     let mut reader = Reader::new(body.get(at..)?);
     let key_bytes = usize::try_from(reader.varint()?).ok().filter(|bytes| *bytes >= 4)?;

@@ -464,8 +464,8 @@ fn write(
         writer.header.note = Note { share: context.row_cache.share() as u8, round: when }.encode();
         let mut at = places.start;
         while at < places.end {
-            // Loaded before the copy: rows that a range deletion hides leave the cache before the
-            // range deletion leaves the view.
+            // Load the view before the copy, because rows that a range deletion hides leave the
+            // cache before the range deletion leaves the view.
             let view = context.index.sources.view();
             let next = round.cache.copy_entries(queue_kind, at..places.end, &mut copies);
             for copied in copies.iter().filter(|copied| Rounds::of(copied.touches) == when) {

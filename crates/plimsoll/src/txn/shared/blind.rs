@@ -35,8 +35,8 @@ use crate::types::error::{Lift, Result};
 const LEFT_BYTES_MAX: u64 = 16 << 20;
 const LEFT_MEMTABLES: u64 = 2;
 
-/// The keeper has to apply every entry and leaves at most this many unapplied: applying them
-/// together before it takes the turn costs less than applying each separately.
+/// The keeper has to apply every entry and leaves at most this many unapplied, because applying
+/// them together before it takes the turn costs less than applying each separately.
 const LEFT_ENTRIES_OF_KEEPER: u64 = 256;
 
 /// Number of unapplied entries at which the keeper's apply job is woken.
@@ -77,8 +77,8 @@ impl BlindCommits {
             return Ok(None);
         }
         let Some(mut turn) = self.turn()? else { return Ok(None) };
-        // Check under the turn: a drop by this process is ordered under a turn as well, and its
-        // record must be loaded.
+        // Check under the turn, because a drop by this process is ordered under a turn as well, and
+        // its record must be loaded.
         commit.check_keyspaces()?;
         let glsn = commit.append(|draft| turn.submit(draft))?;
         hit(Border::LeftInLog);

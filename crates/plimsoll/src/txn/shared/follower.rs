@@ -131,8 +131,8 @@ impl Follower {
         }
     }
 
-    /// The log was not retained for this process, and the next entries are gone: continues from the
-    /// newest manifest, whose runs have them.
+    /// Continues from the newest manifest, whose runs have the next entries. Called if the log was
+    /// not retained for this process, so that these entries are gone.
     fn leap(&self, lock: &CommitLock<'_>) -> Result<()> {
         let mut rounds = 0;
         let first = loop {
