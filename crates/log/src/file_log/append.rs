@@ -419,7 +419,7 @@ fn write(
     }
     let needed = tail.buffer.chunks_needed(bound);
     if needed > 0 && !tail.buffer.prepare(needed, &log.env.options.budget) {
-        // The buffer is full: wait for the writer, then write here. The tail is not locked
+        // The buffer is full, so wait for the writer and then write here. The tail is not locked
         // meanwhile, so that readers continue.
         drop(tail);
         // This also makes the blob files durable that this record names.
@@ -625,8 +625,8 @@ pub(crate) fn seal(log: &OpenLog) -> Result<(), LogError> {
 pub(crate) fn cut_zeros(log: &OpenLog) {
     let Ok(mut order) = log.tail.order() else { return };
     let end = u64::from(order.end.offset).next_multiple_of(BLOCK_BYTES as u64);
-    // The file's length, not `zeroed`: other processes write zeros too, and a full disk may have
-    // allocated only a part of the requested space.
+    // Use the file's length, not `zeroed`, because other processes write zeros too, and a full disk
+    // may have allocated only a part of the requested space.
     let is_longer = || order.file.len().is_ok_and(|len| len > end);
     if log.durability.group.check().is_ok() && is_longer() && order.file.set_len(end).is_ok() {
         order.zeroed = end;

@@ -71,8 +71,8 @@ impl FileLog {
         blob_copy::copy(&self.log.blobs, &self.log.segments.trimming, blob, bytes)
     }
 
-    /// Makes a whole blob file durable that no record names: a process that was killed may have
-    /// left it unsynced.
+    /// Makes a whole blob file durable that no record names, because a process that was killed may
+    /// have left it unsynced.
     ///
     /// # Errors
     /// The disk, `Poisoned`.

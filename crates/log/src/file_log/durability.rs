@@ -213,8 +213,8 @@ impl DurabilityState {
     /// members.
     fn sync_with(&self, members: &Members) -> Result<End, LogError> {
         let (mut end, wanted) = {
-            // Nothing is written here: published records are in the file already, and unpublished
-            // ones may only be written under the turn.
+            // Nothing is written here, because published records are in the file already, and
+            // unpublished ones may only be written under the turn.
             let mut writer = self.writer()?;
             writer.take_unsynced();
             let tail = self.tail.read();

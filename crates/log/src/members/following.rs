@@ -120,7 +120,8 @@ impl Following {
                 self.files.compare_files()?;
                 self.republish();
                 self.follows.store(true, Ordering::SeqCst);
-                // Stored last: another thread that reads it makes no further checks.
+                // Store the instance last, because another thread that reads it makes no further
+                // checks.
                 self.instance.store(instance, Ordering::SeqCst);
             }
             // A first member is joining, or was killed while it joined. The earlier durable end is

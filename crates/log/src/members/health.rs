@@ -77,8 +77,8 @@ impl Health {
     /// Poisons the log for all members with the reason `error`, after this process has found a
     /// condition under which no member may continue.
     pub(crate) fn note_lost(&self, error: LogError) -> LogError {
-        // An error that only concerns this process's rights does not concern other members: a
-        // forked child may not use the locks.
+        // An error that only concerns this process's rights does not concern other members. For
+        // example, a forked child may not use the locks.
         let is_of_this_process =
             matches!(error, LogError::Io { kind: io::ErrorKind::PermissionDenied, .. });
         if !is_of_this_process

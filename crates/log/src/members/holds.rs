@@ -130,8 +130,8 @@ impl fmt::Debug for Holds {
 }
 
 impl Removal<'_> {
-    /// Publishes that the log is freed below `until`. Returns whether it may be freed: no other
-    /// member holds the files.
+    /// Publishes that the log is freed below `until`. Returns whether it may be freed, which is so
+    /// if no other member holds the files.
     pub fn may_free_below(&self, until: Glsn) -> bool {
         self.0.table.set(SlotWord::Removing, until.0.max(REMOVES));
         !self.0.are_files_held()

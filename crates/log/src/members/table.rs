@@ -126,7 +126,8 @@ impl Table {
             return true;
         }
         let words = self.words.words();
-        // The last word first: if the file was truncated, all words read as zero afterwards.
+        // Check the last word first, because if the file was truncated, all words read as zero
+        // afterwards.
         words[LAST].load(Ordering::Relaxed) == LAYOUT
             && words[MAGIC].load(Ordering::Relaxed) == LAYOUT
     }

@@ -68,8 +68,8 @@ impl Registry {
         self.node.store(node, Ordering::Relaxed);
     }
 
-    /// Notes a file that another log has written, before it is copied: no sweep removes it, and its
-    /// number is not assigned here.
+    /// Notes a file that another log has written, before it is copied, so that no sweep removes it
+    /// and its number is not assigned here.
     pub(crate) fn begin_copy(&self, id: BlobId) {
         self.last_id.fetch_max(id.number(), Ordering::Relaxed);
         lock(&self.state).unnamed.insert(id);

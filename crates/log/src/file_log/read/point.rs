@@ -283,8 +283,8 @@ impl OpenLog {
         let first = self.segments.first();
         let (mut low, mut high) = {
             let all = self.segments.read();
-            // Searched from the end: after the log's time was restarted, older segments may have
-            // later times, but still count as older.
+            // Search from the end, because after the log's time was restarted, older segments may
+            // have later times, but still count as older.
             let Some(at) = all.iter().rposition(|segment| segment.header.timestamp_floor <= micros)
             else {
                 drop(all);

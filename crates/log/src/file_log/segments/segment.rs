@@ -44,7 +44,8 @@ const OPEN: u32 = u32::MAX;
 pub(crate) struct KnownBySource {
     /// The end of its fragments; [`OPEN`] while it is not sealed.
     end: AtomicU32,
-    /// Whether all of it was written in the epoch of its header: a cut raises the epoch.
+    /// Whether all of it was written in the epoch of its header, so that no cut has raised the
+    /// epoch.
     was_never_cut: AtomicBool,
 }
 
@@ -94,8 +95,8 @@ impl Segment {
         self.sealed.get().copied()
     }
 
-    /// Whether it is sealed and no torn tail was ever cut in it: each fragment that passes its
-    /// checksum is the one that was written there.
+    /// Whether it is sealed and no torn tail was ever cut in it. Each fragment that passes its
+    /// checksum is then the one that was written there.
     pub(crate) fn was_never_cut(&self) -> bool {
         self.known.was_never_cut()
     }

@@ -45,7 +45,7 @@ pub(crate) trait Visitor {
     }
 }
 
-/// Ignores the visited records: only the outcome of the walk is needed.
+/// Ignores the visited records, for a walk of which only the outcome is needed.
 pub(crate) struct NoVisitor;
 
 impl Visitor for NoVisitor {
@@ -238,7 +238,7 @@ struct SegmentWalk<'v> {
     blobs: Vec<BlobRef>,
     /// The first nonzero byte after the last fragment.
     dirty: Option<u64>,
-    /// Whether a block without fragments was seen: it lies after the end of the log.
+    /// Whether a block without fragments was seen, which lies after the end of the log.
     blank: bool,
     /// Whether the walk continues after damage.
     passes: bool,
