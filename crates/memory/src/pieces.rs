@@ -79,8 +79,8 @@ impl Pieces {
         let chunk = inner.budget.take(inner.kind)?;
         let mut cuts = inner.lock();
         if let Some(piece) = inner.take_free(&mut cuts) {
-            // Another holder returned a piece meanwhile. Do not cut the new chunk: a cut without a
-            // held piece would never release its chunk.
+            // Another holder returned a piece meanwhile. Do not cut the new chunk, because a cut
+            // without a held piece would never release its chunk.
             drop(cuts);
             drop(chunk);
             return Ok(piece);

@@ -554,7 +554,7 @@ impl Entries {
         );
         gap.before[..height].fill(at);
         self.height.fetch_max(height, atomic::Ordering::Relaxed);
-        // One writer at a time: nothing is added in between.
+        // A load and a store suffice, because there is only one writer at a time.
         let count = &self.towers[height - 1];
         count.store(count.load(atomic::Ordering::Relaxed) + 1, atomic::Ordering::Relaxed);
     }
