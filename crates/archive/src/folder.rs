@@ -122,8 +122,8 @@ impl Folder {
         Ok(is_other.then(|| Error::NotEmpty { place: self.root.display().to_string() }))
     }
 
-    /// A temporary name: when it was chosen, in microseconds, and a number that no other process
-    /// has, on any machine.
+    /// A temporary name: the time at which it was chosen, in microseconds, and a number that no
+    /// other process has, on any machine.
     fn draft(&self) -> io::Result<PathBuf> {
         let micros = SystemClock::new().wall_micros();
         let number = self.drafts.fetch_add(1, Ordering::Relaxed);
