@@ -155,7 +155,8 @@ struct Archiver<'a> {
     globals: &'a Globals,
     store: &'a Path,
     archive: Archive,
-    /// The store, if it is shared: a member keeps the others from freeing files during a pass.
+    /// The store, if it is shared. As a member, this process keeps the others from freeing files
+    /// during a pass.
     member: Option<Db>,
 }
 
