@@ -35,7 +35,7 @@ pub enum LogError {
         first: Glsn,
     },
     /// The entry does not exist yet: wait for it.
-    #[error("GLSN {asked} is not written yet; the next will be {next}")]
+    #[error("GLSN {asked} is not written yet; the next entry gets GLSN {next}")]
     NotYet {
         /// The GLSN that was asked for.
         asked: Glsn,
@@ -72,7 +72,10 @@ pub enum LogError {
     },
     /// The entry, or a page of a blob file that it names, was damaged, and a recovery could not
     /// read it. It is permanently lost.
-    #[error("the data of GLSN {glsn} is lost: it was damaged when the store was recovered")]
+    #[error(
+        "the data of GLSN {glsn} is lost, because it was damaged when the store was \
+         recovered"
+    )]
     Dropped {
         /// The GLSN.
         glsn: Glsn,
@@ -119,7 +122,7 @@ pub enum LogError {
         micros: u64,
     },
     /// The log cannot be opened because other processes keep changing it: open it again.
-    #[error("other processes keep changing the log; try again")]
+    #[error("cannot open the log, because other processes keep changing it; try again")]
     Unsettled,
     /// The draft breaks a rule; see the message.
     #[error("the draft cannot be appended: {what}")]

@@ -538,9 +538,8 @@ impl FileLog {
     }
 
     /// Waits until an entry after `glsn` is readable (durable, or submitted in
-    /// `Durability::Buffered`), until `timeout` is over, or until `is_ended` returns true.
-    /// `is_ended` is called after each [`FileLog::wake_waiters`]. Never polls. Returns the last
-    /// readable GLSN.
+    /// `Durability::Buffered`), `timeout` is over, or `is_ended` returns true. Calls `is_ended`
+    /// after each [`FileLog::wake_waiters`]. Never polls. Returns the last readable GLSN.
     ///
     /// # Errors
     /// `Poisoned`.

@@ -10,8 +10,8 @@
 //!    memory of both. With less, there would be too few ghost entries to measure the value of more.
 //! 2. A step is one part in [`WHOLE`], and the next step is not taken before the last was filled.
 //! 3. Free memory is *lent* to rows beyond their share, except for one part in [`KEPT_FREE`] of the
-//!    budget. When less than that is free, rows return lent memory, up to [`RETURN_STEPS_MAX`] steps
-//!    at each check. While memory is lent, ghost hits are not evidence.
+//!    budget. When less than that is free, rows return lent memory, up to [`RETURN_STEPS_MAX`]
+//!    steps at each check. While memory is lent, ghost hits are not evidence.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -44,8 +44,7 @@ const OPEN: u32 = u32::MAX;
 pub(crate) struct KnownBySource {
     /// The end of its fragments; [`OPEN`] while it is not sealed.
     end: AtomicU32,
-    /// Whether all of it was written in the epoch of its header, so that no cut has raised the
-    /// epoch.
+    /// Whether all of it was written in the epoch of its header. A cut raises the epoch.
     was_never_cut: AtomicBool,
 }
 
