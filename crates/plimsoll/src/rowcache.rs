@@ -14,8 +14,8 @@
 //!    ([`RowCache::begin_runs`]). So a value that was loaded earlier is either inserted before the
 //!    replacement, which then finds it, or not inserted.
 //! 3. An entry is used only for a moment that is not older than its version. If its value expires,
-//!    each reader compares that with the time of its own moment: for a later one the key has no
-//!    value, although the entry stays, and although a merge may have dropped the version.
+//!    each reader compares the expiry with the time of its own moment. From the expiry on, the key
+//!    has no value, although the entry stays. A merge may even have dropped the version.
 //! 4. Dropping all entries at any time changes no result.
 //!
 //! There are also large values, each in one contiguous piece ([`large`]), and past rows ([`past`]),

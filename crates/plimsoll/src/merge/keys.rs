@@ -36,11 +36,11 @@ pub(crate) struct Scope {
 /// The source of the keys to compare.
 #[derive(Clone)]
 pub(crate) enum Source {
-    /// All that were written between the two moments.
+    /// All keys that were written between the two moments.
     Whole,
-    /// Those of them that are in a range.
+    /// The keys of a range that were written between the two moments.
     Within(UserRange),
-    /// Those in a part of a list.
+    /// The keys in a part of a list.
     Listed(Arc<KeyList>, Range<usize>),
 }
 

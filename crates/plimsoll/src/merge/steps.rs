@@ -380,8 +380,7 @@ impl Stream {
         note(part, Read::Key(&key))?;
         let mut ours = if is_reset { None } else { read(MergeSide::Ours)? };
         let our_expiry = ours.as_ref().map(ValueReader::expiry);
-        // Most keys of a merge are unchanged in our state, so that one read finds ours and the
-        // base.
+        // Most keys of a merge are unchanged in our state, so one read finds ours and the base.
         let is_in_base = ours.as_ref().is_some_and(|ours| self.is_in_base(part, ours));
         let base = if is_in_base { Some(None) } else { self.base(part, &key)? };
         // Without a common base, a rule decides.

@@ -59,9 +59,9 @@ struct Line {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Boundary {
     None,
-    /// This commit, if it is the first one.
+    /// This commit, if it is the first that is received.
     Only(CommitId),
-    /// Those of the store itself.
+    /// Any, because the commits come from the store itself.
     Any,
 }
 

@@ -372,7 +372,8 @@ impl<'a> Commit<'a> {
     }
 
     /// Whether commits that follow it in a batch, before it is applied, cannot be checked against
-    /// it key by key, because it deletes ranges, has runs, or writes records of the store's own.
+    /// it key by key. This is so if it deletes ranges, has runs, or writes records of the store's
+    /// own.
     pub(crate) fn ends_batch(&self) -> bool {
         !self.writes.ranges().is_empty()
             || !self.writes.spilled().is_empty()

@@ -225,9 +225,9 @@ impl Known {
         Removal { removed, dead_groups: groups }
     }
 
-    /// Whether a chain can be removed without changing what others contain: no chain uses it, or
-    /// only its parent does, into which it was merged, and nothing but the parent was merged into
-    /// it.
+    /// Whether a chain can be removed without changing what others contain. This is so if no chain
+    /// uses it. It is also so if it was merged into its parent, no other chain uses it, and nothing
+    /// but the parent was merged into it.
     fn is_redundant(&self, id: u32, chain: &Chain, removed: &BTreeSet<u32>) -> bool {
         let mut users = self.users_of(id, removed);
         let mut contained = self.merged.range((id, 0)..=(id, u32::MAX));

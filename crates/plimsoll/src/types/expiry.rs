@@ -118,7 +118,8 @@ pub(crate) struct ExpiryRange {
     pub(crate) last: Expiry,
     /// The number of these values, at least 1.
     pub(crate) values: u64,
-    /// Their keyspace; 0, which has no such value, if they are of several keyspaces.
+    /// Their keyspace; 0 if they are of several keyspaces, because keyspace 0 has no values that
+    /// expire.
     pub(crate) keyspace: u32,
 }
 

@@ -2,10 +2,10 @@
 //!
 //! The cache stores entries sequentially in two queues, where they keep their places until they
 //! move to the young end of a queue. So a full part of a queue only ever loses entries. Its file is
-//! written once, and again when an eighth of it is gone, when it was accessed often since, or when
-//! it has become stale: a merge has put an eighth of it into tables with younger versions, or a
-//! younger deletion was dropped from its keyspaces. Entries that leave the cache later do no harm:
-//! see `validation`.
+//! written once, and again when an eighth of its rows are gone, when they were accessed often since
+//! it was written, or when it has become stale. It is stale if a merge has put an eighth of it into
+//! tables with younger versions, or a younger deletion was dropped from its keyspaces. Entries that
+//! leave the cache later do no harm: see `validation`.
 //!
 //! Rows in lent memory are left out: the image holds only as many rows as fit into their share of
 //! the memory, the oldest of each queue, whose files stay unchanged.
@@ -41,7 +41,8 @@ const TOGETHER_NANOS: u64 = 1_000_000_000;
 const PLACES_OF_A_FILE: u64 = (1 << 20) / 8;
 
 /// Divisors of the number of a file's rows: it is rewritten when more rows than the first quotient
-/// are gone, or when they were accessed more often than the second quotient since.
+/// are gone, or when its rows were accessed more often than the second quotient since it was
+/// written.
 const GONE_PART: u32 = 8;
 const TOUCHED_PART: u32 = 2;
 

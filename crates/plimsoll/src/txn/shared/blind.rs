@@ -104,8 +104,8 @@ impl BlindCommits {
     }
 
     /// Takes the turn for a blind commit that is left in the log. `None` if the commit must be
-    /// applied, because this process reads, too much of the log is unapplied, or a change of
-    /// keyspaces is unapplied.
+    /// applied: if this process reads, too much of the log is unapplied, or a change of keyspaces
+    /// is unapplied.
     fn turn(&self) -> Result<Option<Turn<'_>>> {
         let follower = &*self.follower;
         let is_blind = self.blindness.is_blind();
@@ -429,7 +429,7 @@ mod tests {
         put(&keeper, 1);
         assert!(has(&other, 1));
         keeper.flush().unwrap();
-        // Its memtable is released.
+        // The other member releases the memtable whose rows are in the runs now.
         poll(&other);
         put(&keeper, 2);
         keeper.flush().unwrap();
@@ -593,7 +593,7 @@ mod tests {
             put(&keeper, key);
         });
         keeper.flush().unwrap();
-        // It loads the manifest, and has promised to open no snapshot before the newest.
+        // The other member loads the manifest, and promises to open no snapshot before the newest.
         other.reader.index.following.follow(other.membership.members().unwrap()).unwrap();
         other.committer.publish_floor();
         let keepers = keeper.membership.members().unwrap();

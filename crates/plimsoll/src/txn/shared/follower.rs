@@ -357,7 +357,7 @@ mod tests {
         drop(Snapshot::newest(&two));
         let members = &two.shared().follower.members;
         two.reader.index.following.follow(members).unwrap();
-        // It does not need the log for data that is in the runs.
+        // The second member does not need the log for data that is in the runs.
         two.committer
             .sequencer
             .try_between_commits(|applied| two.reader.index.memtables.close_up_to(applied));
