@@ -235,7 +235,7 @@ mod tests {
         reader.joined();
         writer.marks.set_end(&End { next: Glsn(5), ..writer.marks.end() });
         let (seen, durable) = (reader.table.state(), reader.marks.durable_glsn());
-        // It checks now, and finds nothing that it may read.
+        // The reader checks now, and finds nothing that it may read.
         let next = reader.marks.next();
         writer.syncs.set_durable(&writer.marks.end().as_durable());
         let begun = clock.monotonic_nanos();

@@ -116,9 +116,9 @@ impl Slots {
         self.oldest(SlotWord::Floor)
     }
 
-    /// The first GLSN of the log that any of the other members may need: the one after the oldest
-    /// of their checkpoints and applied GLSNs, or the oldest that one holds; [`Glsn::MAX`] if there
-    /// are no others. Killed members count as for [`Slots::oldest_floor`].
+    /// The first GLSN of the log that any of the other members may need; [`Glsn::MAX`] if there are
+    /// no others. A member needs what is after its checkpoint, what it has not applied, and what it
+    /// holds. Killed members count as for [`Slots::oldest_floor`].
     pub fn oldest_needed(&self) -> Glsn {
         let oldest = self.oldest(SlotWord::Checkpoint).min(self.oldest(SlotWord::Applied));
         Glsn(oldest.0.saturating_add(1)).min(self.oldest(SlotWord::LogHeld))

@@ -160,9 +160,9 @@ pub(super) const WORDS_FILE_AT: usize = 39;
 /// The words that count the members waiting for the same event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gathered {
-    /// The number that have arrived.
+    /// The number of processes that have arrived.
     pub(super) arrived: usize,
-    /// The number that are expected.
+    /// The number of processes that are expected.
     pub(super) expected: usize,
 }
 
@@ -211,7 +211,7 @@ pub(super) enum SlotWord {
     Wanted,
     /// Whether it only reads.
     Reads,
-    /// It holds the log from this GLSN on, also what it has applied.
+    /// The GLSN from which on it holds the log, including entries that it has applied.
     LogHeld,
 }
 

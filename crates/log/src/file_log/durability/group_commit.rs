@@ -3,8 +3,8 @@
 //! One of the waiters leads: it gives others a short time to join
 //! ([`crate::file_log::durability::leading`]), writes out the whole buffer and syncs once.
 //!
-//! Invariant: a leader never waits for a lock whose holder may wait here: neither for the members'
-//! turn nor for the commit lock.
+//! Invariant: a leader never waits for a lock whose holder may wait here. Such locks are the
+//! members' turn and the commit lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
