@@ -358,8 +358,8 @@ pub(crate) fn complete(bucket: &dyn Bucket, found: &Found) -> Result<()> {
     Ok(())
 }
 
-/// Whether damage is only the missing second copy of a manifest, because the pass was stopped
-/// before it wrote that.
+/// Whether damage is only the missing second copy of a manifest. A pass that was stopped before it
+/// wrote that copy leaves this damage.
 pub(crate) fn is_unfinished(damage: &[Damage]) -> bool {
     matches!(damage, [only] if only.object.ends_with(COPY) && only.what == MISSING)
 }
