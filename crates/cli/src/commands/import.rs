@@ -71,7 +71,7 @@ fn imported(counts: &Counts) -> String {
     count_of(counts.transactions, "commit was imported", "commits were imported")
 }
 
-/// The end of a successful import.
+/// The outcome of an import without an error.
 enum Ended {
     Complete,
     Interrupted,
