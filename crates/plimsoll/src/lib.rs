@@ -1,8 +1,8 @@
 //! Plimsoll: an embedded, versioned, transactional key-value store.
 //!
 //! **The log is the source of truth; everything else is a cache of it, and all caches together stay
-//! within one limit.** A user gives it a folder and one number, the memory budget, and it stays
-//! within that budget: through bulk loads, scans, large transactions and recovery.
+//! within one limit.** A user gives Plimsoll a folder and one number, the memory budget. Plimsoll
+//! stays within that budget through bulk loads, scans, large transactions and recovery.
 //!
 //! - [`Db::open`] opens or makes a store; [`Db::keyspace`] names a set of keys in it.
 //! - [`Db::begin`] starts a [`Transaction`]: optimistic, serializable, as large as the disk allows.

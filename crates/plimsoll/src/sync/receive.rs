@@ -6,7 +6,7 @@
 //! The commits that were merged from them are kept.
 //!
 //! Memory: a transfer knows at most [`MAX_SIDE_LINES`] temporary branches, whatever their number in
-//! the store. If it needs one of the others, it forks a new one there.
+//! the store. If it needs the end of a branch that it does not know, it forks a new branch there.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -164,8 +164,8 @@ impl BulkLoad {
             stored.expiring(expiry).encode(&mut encoded);
         }
         if self.rows.push(&self.key, &encoded).is_err() {
-            // Free memory: first that of the other buffer, then that of the rows in memory; other
-            // users may free some as well.
+            // Free memory and try again: first the memory of the other buffer, then that of the
+            // rows in memory. Other users of the budget may free memory as well.
             self.runs.release_rows()?;
             if self.rows.push(&self.key, &encoded).is_err() {
                 self.write_rows()?;

@@ -1,8 +1,8 @@
 //! Branches: lines of history that leave another branch at a moment, the fork.
 //!
 //! The line of versions of one branch is a chain. Chain 0 is main; the ids of the others rise and
-//! are never reused. The chains that descend from one chain that left main are a group, whose id is
-//! that of this chain. The versions of all chains but main are in keyspace [`SIDE`], by group.
+//! are never reused. A chain that left main and its descendants are a group, whose id is the id of
+//! that chain. The versions of all chains but main are in keyspace [`SIDE`], by group.
 //!
 //! A chain is a key (its id, big-endian) of an internal keyspace, so creating, renaming or deleting
 //! a branch is an ordinary commit:

@@ -36,8 +36,8 @@ impl Receiver {
         Ok(self.received)
     }
 
-    /// Deletes the temporary branches of this transfer, and those of interrupted ones whose commits
-    /// other branches contain now.
+    /// Deletes the temporary branches of this transfer, and those of interrupted transfers if other
+    /// branches contain their commits now.
     ///
     /// # Errors
     /// Errors of reads and of commits.

@@ -1,7 +1,7 @@
 //! Blind commits: commits of transactions that have read nothing. In a shared store, a process that
 //! has not read for a while orders them and makes them durable without applying them to its index.
-//! They stay in the log until the process reads; in the keeper, until its apply job applies
-//! them.
+//! They stay in the log until the process reads. If the process is the keeper, its apply job
+//! applies them earlier.
 //!
 //! A blind commit conflicts with nothing, so it can be ordered without applying the commits of
 //! other processes, which is most of the work of a process that only writes (decision 13).
@@ -42,8 +42,8 @@ const LEFT_ENTRIES_OF_KEEPER: u64 = 256;
 /// Number of unapplied entries at which the keeper's apply job is woken.
 const APPLIED_BEHIND: u64 = 64;
 
-/// Number of entries from which a thread of the keeper applies them before it posts, while other
-/// threads wait for their posts. This takes about 50 µs, less than a sync.
+/// If other threads wait for their posts and at least this many entries are unapplied, a thread of
+/// the keeper applies these before it posts. This takes about 50 µs, less than a sync.
 const APPLIED_BESIDE: u64 = 32;
 
 /// A process whose posts are ordered by others reads the log once it has more new entries than
