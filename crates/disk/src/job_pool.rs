@@ -92,8 +92,8 @@ struct Entry {
     next: Option<Next>,
     /// The time at which the next step is due, if the last one set a limit, by the pool's clock.
     due: Option<u64>,
-    /// Steps of all jobs before its last one: of jobs with the same priority, the one that has
-    /// waited longest goes first.
+    /// The number of steps of all jobs before the last step of this one. Of jobs with the same
+    /// priority, the one that has waited longest goes first.
     turn: u64,
 }
 
