@@ -61,7 +61,8 @@ pub(crate) fn was_deleted(name: &str) -> Failure {
     Failure::usage(format!("branch `{name}` was deleted"))
 }
 
-/// The branch with this number, if it has one of these names; main without any.
+/// The branch with this number: main, or one of the branches with these names. `None` if there is
+/// no such branch.
 fn with_id(
     db: &Db,
     names: impl Iterator<Item = String>,
