@@ -11,9 +11,9 @@ use crate::error::{Error, Result};
 /// The state of the name before [`Bucket::put_new`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
-    /// It was free: the object is stored now.
+    /// The name was free: the object is stored now.
     New,
-    /// An object has it already, and was not changed.
+    /// An object has the name already, and was not changed.
     Exists,
 }
 

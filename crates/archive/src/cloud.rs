@@ -2,8 +2,8 @@
 //! of Azure.
 //!
 //! A small object is stored by a conditional request, which fails if the name is taken. A larger
-//! one is sent in parts, without a condition: its name ends with the hash of its contents, so two
-//! archivers that send it send the same bytes.
+//! object is sent in parts, without a condition. Its name ends with the hash of its contents, so
+//! two archivers that send it send the same bytes.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read};

@@ -108,7 +108,7 @@ pub enum Error {
     OtherHistory {
         /// The place.
         place: String,
-        /// Where they differ.
+        /// A description of the difference.
         what: String,
     },
     /// Another archiver writes to this archive: end one of the two.

@@ -36,8 +36,8 @@ pub struct Folder {
     is_exclusive: bool,
     /// Whether missing folders are created.
     makes: bool,
-    /// Whether the sync of a folder failed. The system reports such an error once, and the next
-    /// sync succeeds although names may be lost in a power cut, so no later one is believed.
+    /// Whether the sync of a folder failed. The system reports such an error once. The next sync
+    /// succeeds although names may be lost in a power cut, so every later sync fails here.
     has_failed_sync: AtomicBool,
 }
 
@@ -54,8 +54,8 @@ impl Folder {
         }
     }
 
-    /// For a folder with several writers: one of those that store an object under the same name
-    /// succeeds, always. Without this, two writers may both succeed on a file system without hard
+    /// For a folder with several writers. If several store an object under one name, exactly one of
+    /// them succeeds. Without this setting, two may both succeed on a file system without hard
     /// links; with it, such a file system is refused.
     #[must_use]
     pub fn exclusive(self) -> Self {
@@ -122,8 +122,8 @@ impl Folder {
         Ok(is_other.then(|| Error::NotEmpty { place: self.root.display().to_string() }))
     }
 
-    /// A temporary name: when it was chosen, in microseconds, and a number that no other process
-    /// has, on any machine.
+    /// A temporary name: the time at which it was chosen, in microseconds, and a number that no
+    /// other process has, on any machine.
     fn draft(&self) -> io::Result<PathBuf> {
         let micros = SystemClock::new().wall_micros();
         let number = self.drafts.fetch_add(1, Ordering::Relaxed);
@@ -272,7 +272,8 @@ impl Bucket for Folder {
     fn lock(&self) -> Result<Option<Box<dyn Send + Sync>>> {
         let failed = |source| Error::storage("the archive's folder", source);
         self.refuse_other().map_err(failed)?.map_or(Ok(()), Err)?;
-        // This folder identifies the archive, even if the first pass is stopped.
+        // Create the folder by which an archive is recognized, so that it is one even if the first
+        // pass is stopped.
         self.make(manifest::FOLDER).map_err(failed)?;
         let tmp = self.make(TMP).map_err(failed)?;
         // A stopped archiver may have created these folders without syncing their names.

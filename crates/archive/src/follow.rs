@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct Stop(Arc<(Mutex<bool>, Condvar)>);
 
 impl Stop {
-    /// Not yet.
+    /// A handle that has not ended anything yet.
     pub fn new() -> Self {
         Self::default()
     }

@@ -167,12 +167,13 @@ impl Archive {
                 push::State::load(&*self.bucket, &self.place, db.id())?
             }
         };
-        // Before the pass, so that nothing is freed between it and the next one.
+        // Hold the log before the pass, so that nothing is freed between this pass and the next
+        // one.
         let archived = state.catalog.end().glsn;
         let end = db.log().bounds().durable;
         let archived = if archived == 0 { end } else { Glsn(archived) };
         self.hold = hold(db, archived.next())?;
-        // After a failure, the archive is read again.
+        // A failure drops the state, so that the next pass reads the archive again.
         let call = self.call();
         let report = push::push(&call, &mut state, db, &self.policy)?;
         if let Some(keep) = self.policy.keep_micros {

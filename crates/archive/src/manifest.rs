@@ -159,7 +159,7 @@ pub(crate) struct Manifest {
 }
 
 /// An object that the manifests before a number need, and none from that number on. It is deleted
-/// once those are gone.
+/// once the manifests that need it are gone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Dropped {
     pub(crate) number: u64,
@@ -358,8 +358,8 @@ pub(crate) fn complete(bucket: &dyn Bucket, found: &Found) -> Result<()> {
     Ok(())
 }
 
-/// Whether damage is only the missing second copy of a manifest: the pass was stopped before it
-/// wrote that.
+/// Whether damage is only the missing second copy of a manifest. A pass that was stopped before it
+/// wrote that copy leaves this damage.
 pub(crate) fn is_unfinished(damage: &[Damage]) -> bool {
     matches!(damage, [only] if only.object.ends_with(COPY) && only.what == MISSING)
 }

@@ -133,7 +133,7 @@ impl State {
     }
 }
 
-/// How often the index is archived, and how much of the past is kept.
+/// The frequency of bases, and the part of the past that is kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Policy {
     /// The index is archived after this many bytes of log.

@@ -86,7 +86,7 @@ pub(crate) fn verify(
                     let read = check.read(&file.object, &base.list.name, &mut report)?;
                     progress(VerifyProgress { done: report.objects, total });
                     if let Some(what) = read {
-                        // Without one of its files, the base cannot be used.
+                        // The base cannot be used without this file.
                         bad.insert(base.list.name.clone(), name);
                         report.damage.push(Damage { object: file.object.name, what });
                     }
@@ -125,7 +125,7 @@ fn manifests(bucket: &dyn Bucket, report: &mut VerifyReport) -> Result<()> {
     let numbers = manifest::numbers(bucket)?;
     let last = numbers.last().copied().unwrap_or(0);
     let mut newest: Option<Found> = None;
-    // Older ones were being removed.
+    // Skip older manifests, which were being removed.
     for number in numbers.into_iter().filter(|number| number + manifest::KEPT > last) {
         let mut damage = Vec::new();
         let found = manifest::read_if_possible(bucket, number, &mut damage)?;

@@ -61,7 +61,8 @@ pub(crate) fn was_deleted(name: &str) -> Failure {
     Failure::usage(format!("branch `{name}` was deleted"))
 }
 
-/// The branch with this number, if it has one of these names; main without any.
+/// The branch with this number: main, or one of the branches with these names. `None` if there is
+/// no such branch.
 fn with_id(
     db: &Db,
     names: impl Iterator<Item = String>,
@@ -160,7 +161,7 @@ pub(crate) fn print_list(db: &Db, output: &mut Output) -> Result<(), Failure> {
     })
 }
 
-/// Where a branch left its parent, for people.
+/// The fork of a branch, for people.
 pub(crate) fn place(branch: &BranchInfo) -> String {
     let parent = branch.parent.as_deref().unwrap_or("a deleted branch");
     match time(branch) {

@@ -54,7 +54,7 @@ pub(crate) fn sync_newest_segment(store: &Path) -> Result<(), Failure> {
     }
 }
 
-/// How a wait ended.
+/// The outcome of a wait.
 #[derive(PartialEq, Eq)]
 pub(crate) enum Waited {
     Changed,

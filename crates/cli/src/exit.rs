@@ -57,7 +57,7 @@ pub(crate) enum Failure {
         /// Whether the store no longer holds the requested moment.
         gone: bool,
     },
-    /// The reader of our output closed it: end silently.
+    /// The reader of the output has closed it; the command ends silently.
     ReaderLeft,
 }
 

@@ -39,8 +39,8 @@ pub(crate) fn known_keyspace(db: &Db, name: &str) -> Result<Keyspace, Failure> {
 /// Prefix of keyspaces that hold the bookkeeping of commands.
 const OWN: &str = "plimsoll.";
 
-/// Rejects the name of a reserved keyspace: writes to it would make an import resume at the wrong
-/// place.
+/// Rejects the name of a reserved keyspace, because writes to it would make an import resume at the
+/// wrong place.
 pub(crate) fn check_writable(name: &str) -> Result<(), Failure> {
     match name.starts_with(OWN) {
         true => Err(Failure::usage(format!(

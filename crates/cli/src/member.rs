@@ -43,7 +43,7 @@ pub(crate) fn refresh(path: &Path, options: Options) -> plimsoll::Result<()> {
             kind: ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem,
             ..
         }) => Ok(()),
-        // Reads go on, whatever happened to the bucket.
+        // Reads continue without the bucket.
         Err(error) => {
             say(format_args!("{error}\nReading what this member has applied so far."));
             Ok(())
@@ -51,7 +51,7 @@ pub(crate) fn refresh(path: &Path, options: Options) -> plimsoll::Result<()> {
     }
 }
 
-/// The store's error that tells a command the same.
+/// The error of a store that has the same meaning for a command.
 fn store_error(error: plimsoll_replica::Error) -> Error {
     use plimsoll_replica::Error as Replica;
     let message = error.to_string();

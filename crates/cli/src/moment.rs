@@ -25,7 +25,7 @@ pub(crate) enum At {
     Commit(String),
     /// The name of a tag.
     Tag(String),
-    /// One of the others, on a branch.
+    /// A moment of another kind, on a branch.
     Branch {
         name: String,
         at: Box<At>,

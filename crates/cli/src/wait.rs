@@ -33,7 +33,8 @@ pub(crate) fn to_share<T>(
     wait(globals, interrupt, ", or have that process open it shared", open)
 }
 
-/// The error suggests closing the store in the process that has it, or `remedy`.
+/// Calls `open` until it succeeds or `--wait` is over. The error then suggests closing the store in
+/// the process that has it, or `remedy`.
 fn wait<T>(
     globals: &Globals,
     interrupt: Option<&Interrupt>,

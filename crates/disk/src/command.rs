@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::clock::{Clock, SystemClock};
 
-/// How long a program has to end after its input ended.
+/// The time that a program has to end after its input ended.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Interval between two checks whether a program has ended.
@@ -61,7 +61,7 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         if self.wait().is_none() {
-            // It may have ended since; there is nothing else to do about an error.
+            // Ignore an error: the program may have ended since.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

@@ -44,7 +44,8 @@ unsafe extern "C" {
 /// The number of forks between this process and the first one that called [`Origin::here`].
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// The resources inherited from a child. No thread forks while another holds this lock.
+/// The resources that a forked child must not inherit. No thread forks while another holds this
+/// lock.
 static INHERITED: Mutex<Inherited> =
     Mutex::new(Inherited { descriptors: Vec::new(), memory: Vec::new(), nothing: None });
 

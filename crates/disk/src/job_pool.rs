@@ -28,7 +28,7 @@ use crate::mutex::lock;
 use crate::thread::spawn;
 use crate::worker::{Bell, Next, SLEEP_MAX, Woken};
 
-/// How soon a job needs a thread.
+/// The urgency of a job's steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum JobPriority {
     /// Other threads wait for its steps.
@@ -90,10 +90,10 @@ struct Entry {
     seen: Option<u64>,
     /// The request of the last step; `None` before the first one.
     next: Option<Next>,
-    /// When the last step asked for the next one, if it set a limit, by the pool's clock.
+    /// The time at which the next step is due, if the last one set a limit, by the pool's clock.
     due: Option<u64>,
-    /// Steps of all jobs before its last one: of jobs with the same priority, the one that has
-    /// waited longest goes first.
+    /// The number of steps of all jobs before the last step of this one. Of jobs with the same
+    /// priority, the one that has waited longest goes first.
     turn: u64,
 }
 
@@ -123,7 +123,7 @@ struct State {
     threads: usize,
     /// Threads that run a step of a low-priority job.
     low_running: usize,
-    /// When the thread that sleeps with a timeout wakes up; `None` if no thread does.
+    /// The time at which the thread that sleeps with a timeout wakes up; `None` if no thread does.
     watched_until: Option<u64>,
     is_closing: bool,
 }
@@ -249,7 +249,7 @@ impl Drop for JobPool {
 }
 
 impl Shared {
-    /// A bell was rung.
+    /// Wakes a thread after a bell was rung.
     fn notify(&self) {
         // Lock and unlock, so that a thread that found no ring is asleep and receives the
         // notification.
@@ -330,7 +330,7 @@ impl Shared {
         let needs_another = state.jobs.iter().any(needs_thread);
         drop(state);
         if needs_another {
-            // It takes the next step, or sleeps until that is due.
+            // The other thread takes the next step, or sleeps until one is due.
             self.changed.notify_one();
         }
         let next = catch_unwind(AssertUnwindSafe(|| (work.step)(woken)));

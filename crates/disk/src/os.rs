@@ -184,7 +184,7 @@ impl Disk for OsDisk {
     }
 
     fn names(&self, dir: &Path) -> io::Result<Vec<String>> {
-        // Not `std::fs::read_dir`, which panics if closing the folder fails.
+        // Do not use `std::fs::read_dir`, which panics if closing the folder fails.
         let fd = self.place(dir).open(OFlags::RDONLY | OFlags::DIRECTORY)?;
         let mut names = Vec::new();
         for found in rustix::fs::Dir::new(fd).map_err(|e| at_path(dir, e))? {
@@ -347,7 +347,7 @@ fn turn_direct(fd: &OwnedFd) -> rustix::io::Result<bool> {
 fn turn_cached(fd: &OwnedFd) -> rustix::io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(fd)?;
     rustix::fs::fcntl_setfl(fd, flags - OFlags::DIRECT)?;
-    // Only a hint.
+    // Ignore an error: the call is only a hint.
     let _ = rustix::fs::fadvise(fd, 0, None, rustix::fs::Advice::Random);
     Ok(())
 }

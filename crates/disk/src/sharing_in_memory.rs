@@ -11,8 +11,8 @@ use std::time::Duration;
 use crate::mutex::lock;
 use crate::sharing::{LockFile, SharedWords};
 
-/// The identity of every file: locks and words in memory have only a path, and no file that could
-/// be removed.
+/// The identity of every file. One value suffices, because locks and words in memory have only a
+/// path, and no file that could be removed.
 const ONLY_FILE: u64 = 1;
 
 /// The locks and words of one disk. Clones are the same object.

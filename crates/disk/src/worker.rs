@@ -114,7 +114,7 @@ impl Bell {
         self.notify(state);
     }
 
-    /// Tells the worker to end, without waiting, so that an owner can stop several workers before
+    /// Asks the worker to end, without waiting, so that an owner can stop several workers before
     /// waiting for the first.
     pub fn stop(&self) {
         let mut state = self.state();
@@ -151,7 +151,7 @@ impl Bell {
         match next {
             Next::Within(time) => sleeps::note(time.min(SLEEP_MAX)),
             Next::Rung => sleeps::note(SLEEP_MAX),
-            // It sleeps elsewhere, or not at all.
+            // The worker does not sleep here.
             Next::Again | Next::End => {}
         }
         let state = match next {

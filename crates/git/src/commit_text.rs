@@ -12,8 +12,8 @@ use crate::object_id::ObjectId;
 const AUTHOR: (&str, &str) = ("Plimsoll", "plimsoll@localhost");
 
 /// The bytes of an imported commit with this root tree; `None` if the metadata lacks a part of it.
-/// The caller compares the id: the metadata does not record every detail, for example an unusual
-/// spelling of the time zone.
+/// The caller compares the id, because the metadata does not record every detail, for example an
+/// unusual spelling of the time zone.
 pub(crate) fn of_imported(metadata: &Value, tree: &ObjectId) -> Option<Vec<u8>> {
     if metadata["message_cut"] == true {
         return None;

@@ -14,7 +14,7 @@ const ALIASES: [(&str, &str); 8] = [
     ("latin9", "iso-8859-15"),
 ];
 
-/// How the text of a commit is decoded.
+/// A method to decode the text of a commit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum TextEncoding {
     /// Each byte is the code point of the same number. The WHATWG standard maps ISO 8859-1 to

@@ -50,8 +50,8 @@ impl<'a> Import<'a> {
         let is_there = || db.keyspaces().iter().any(|known| known.name == keyspace);
         let bookmark = match bookmark::read(db, keyspace)? {
             Some(old) if !is_there() => {
-                // Before recreating the keyspace. If this import ended in between, the next one
-                // would otherwise continue in an empty keyspace.
+                // Remove the bookmark before the keyspace is created again. If this import ended in
+                // between, the next one would otherwise continue in an empty keyspace.
                 bookmark::remove(db, keyspace, old)?;
                 None
             }

@@ -19,7 +19,7 @@ const LAST_WORDS_BYTES: usize = 4096;
 /// Size of a pipe for contents. The system may grant less.
 const PIPE_BYTES: usize = 1 << 20;
 
-/// How to call git, including the repository if it is known.
+/// A way to call git, including the repository if it is known.
 #[derive(Clone, Debug)]
 pub(crate) struct Git {
     git_dir: Option<PathBuf>,

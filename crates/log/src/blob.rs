@@ -41,7 +41,7 @@ impl BlobId {
     }
 }
 
-/// How a record names a blob file.
+/// A reference of a record to a blob file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlobRef {
     /// The file's id.

@@ -26,7 +26,7 @@ pub struct Draft<'a> {
     /// Blob files that the record names, at most [`MAX_BLOBS`]. They are finished before the record
     /// is submitted, and durable before it is written.
     pub blobs: &'a [BlobRef],
-    /// When the record may be committed.
+    /// The times at which the record may be committed.
     pub times: CommitTimes,
 }
 

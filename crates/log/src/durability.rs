@@ -14,5 +14,5 @@ pub enum Durability {
     Buffered,
 }
 
-/// How long a buffered append may stay unsynced.
+/// The time for which a buffered append may stay unsynced.
 pub const BUFFERED_DELAY: Duration = Duration::from_millis(200);

@@ -35,7 +35,7 @@ pub enum LogError {
         first: Glsn,
     },
     /// The entry does not exist yet: wait for it.
-    #[error("GLSN {asked} is not written yet; the next will be {next}")]
+    #[error("GLSN {asked} is not written yet; the next entry gets GLSN {next}")]
     NotYet {
         /// The GLSN that was asked for.
         asked: Glsn,
@@ -77,9 +77,12 @@ pub enum LogError {
         /// A description of the damage.
         what: String,
     },
-    /// The entry, or a page of a blob file that it names, was damaged and could not be read by a
-    /// recovery. It is permanently lost.
-    #[error("the data of GLSN {glsn} is lost: it was damaged when the store was recovered")]
+    /// The entry, or a page of a blob file that it names, was damaged, and a recovery could not
+    /// read it. It is permanently lost.
+    #[error(
+        "the data of GLSN {glsn} is lost, because it was damaged when the store was \
+         recovered"
+    )]
     Dropped {
         /// The GLSN.
         glsn: Glsn,
@@ -92,7 +95,7 @@ pub enum LogError {
     Forked {
         /// The GLSN at which they differ.
         glsn: Glsn,
-        /// How they differ.
+        /// A description of the difference.
         what: String,
     },
     /// A write or sync failed earlier; the log accepts nothing more until it is reopened.
@@ -129,7 +132,7 @@ pub enum LogError {
         micros: u64,
     },
     /// The log cannot be opened because other processes keep changing it: open it again.
-    #[error("other processes keep changing the log; try again")]
+    #[error("cannot open the log, because other processes keep changing it; try again")]
     Unsettled,
     /// The draft breaks a rule; see the message.
     #[error("nothing was appended: {what}")]
@@ -158,7 +161,7 @@ pub enum LogError {
     Stalled {
         /// Its process id, where it is known.
         pid: Option<u32>,
-        /// When it took the lock, in microseconds since 1970 UTC.
+        /// The time at which it took the lock, in microseconds since 1970 UTC.
         since_micros: u64,
     },
     /// The log was opened read-only.

@@ -79,7 +79,7 @@ pub struct FileLog {
     /// [`FileLog::seal_behind`].
     sealer: Option<Job>,
     closed: AtomicBool,
-    /// How many files other members had removed when this process last checked.
+    /// The number of files that other members had removed when this process last checked.
     removed_seen: AtomicU64,
 }
 
@@ -143,8 +143,8 @@ impl FileLog {
     }
 
     /// Seals the active segment if it has at least `bytes`, so that the next opening of the log
-    /// need not read it; closing does so from [`LONG_SEGMENT_BYTES`] on. Its entries are synced. If
-    /// the disk has no room, the segment stays active.
+    /// need not read it. Closing the log seals a segment of at least [`LONG_SEGMENT_BYTES`]. Syncs
+    /// the segment's entries. If the disk has no room, the segment stays active.
     ///
     /// # Errors
     /// `Poisoned`, `ReadOnly`.
@@ -193,8 +193,8 @@ impl FileLog {
         }
     }
 
-    /// Until it is dropped, records are accepted even if the log's time is too far ahead of the
-    /// clock.
+    /// Until the result is dropped, records are accepted even if the log's time is too far ahead of
+    /// the clock.
     pub fn allow_time_lead(&self) -> TimeLead<'_> {
         self.log.env.is_restarting_time.store(true, Ordering::Release);
         TimeLead(&self.log.env.is_restarting_time)
@@ -505,13 +505,14 @@ impl FileLog {
     /// Fails, and poisons the log, once the folder of the log or of its store was moved, removed or
     /// replaced, or its lock is lost. No file in these folders may be changed after that.
     ///
-    /// # Errors `Poisoned`, with that reason; `ReadOnly`.
+    /// # Errors
+    /// `Poisoned`, with that reason; `ReadOnly`.
     pub fn check_own(&self) -> Result<(), LogError> {
         self.log.durability.check_own()
     }
 
-    /// Gives a record its place in the order; not durable yet. With `expected`, only if its first
-    /// GLSN is that.
+    /// Assigns a record its place in the order; the record is not durable yet. If `expected` is
+    /// given, the record's first GLSN must be that.
     ///
     /// # Errors
     /// `Conflict`, `TooLarge`, `Poisoned`, `ReadOnly`, `OutOfBudget`: nothing was appended.
@@ -536,10 +537,9 @@ impl FileLog {
         self.log.durability.wait(glsn)
     }
 
-    /// Waits until `next` of the bounds is beyond `glsn` and that entry is readable (durable, or
-    /// submitted in `Durability::Buffered`), until `timeout` is over, or until `is_ended` returns
-    /// true. `is_ended` is called after each [`FileLog::wake_waiters`]. Never polls. Returns the
-    /// last readable GLSN.
+    /// Waits until an entry after `glsn` is readable (durable, or submitted in
+    /// `Durability::Buffered`), `timeout` is over, or `is_ended` returns true. Calls `is_ended`
+    /// after each [`FileLog::wake_waiters`]. Never polls. Returns the last readable GLSN.
     ///
     /// # Errors
     /// `Poisoned`.

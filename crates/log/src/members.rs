@@ -78,7 +78,7 @@ pub const WORDS_FILE: &str = "SHARED";
 /// The most processes that can share a store: each has a slot in the words.
 pub const MAX_PROCESSES: usize = SLOTS;
 
-/// How long a member waits for another one before it reports that member as stalled.
+/// The time for which a member waits for another one before it reports that member as stalled.
 pub const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// No blob file is being written.
@@ -107,7 +107,7 @@ pub struct Members {
     pub syncs: Arc<Syncs>,
     /// Whether the log is poisoned.
     pub health: Arc<Health>,
-    /// Which member does the background work.
+    /// The election of the member that does the background work.
     pub keeper: Arc<Keeper>,
     /// Checks of the shared files.
     pub files: Arc<Files>,
@@ -323,8 +323,8 @@ impl Members {
 
     /// Initializes the slot's words.
     fn enter(&self, pid: u32, now_micros: u64) {
-        // Only now: until the lock's file is known to be the recorded one, the slot may belong to
-        // another member.
+        // Clear the posts only now: until the lock's file is known to be the recorded one, the slot
+        // may belong to another member.
         self.posts.clear_posts();
         self.slots.note_ended(self.table.slot);
         self.slots.record_slot();
@@ -400,7 +400,8 @@ impl Members {
         self.join.take(self.table.timeout, self.table.here(), &is_needless)?;
         self.is_leaving.store(true, Ordering::SeqCst);
         if self.table.access == Access::Writes {
-            // Shows read-only processes that stay open that they no longer follow any member.
+            // If the shared files have lost their names, read-only processes that stay open must
+            // see that they no longer follow any member.
             self.files.check_names().map_err(|error| self.health.note_lost(error.into()))?;
         }
         Ok(self.slots.writers()?.is_empty())
@@ -414,7 +415,7 @@ impl Members {
         self.table.needs_words.store(false, Ordering::SeqCst);
         self.table.no_keeper(self.table.slot);
         self.table.set(SlotWord::Pid, 0);
-        // Set before the slot can belong to another member.
+        // Set this before the slot can belong to another member.
         self.table.has_left.store(true, Ordering::SeqCst);
         self.keeper.release();
         if let Some(lock) = &self.table.slot_lock {

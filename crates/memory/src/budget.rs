@@ -374,7 +374,8 @@ impl Inner {
         Chunk::new(Arc::clone(self), id, kind)
     }
 
-    /// Called after chunks were taken: calls the evictor if few are left, or few that are cleared.
+    /// Called after chunks were taken: calls the evictor if few free chunks are left, or few
+    /// cleared ones.
     fn note_taken(&self, mut state: MutexGuard<'_, State>) {
         let taken = self.chunks.load(Ordering::Relaxed) as usize - state.free.len();
         state.peak_chunks = state.peak_chunks.max(taken);

@@ -227,7 +227,8 @@ impl Cache {
         parts: &[&[u8]],
         is_current: impl FnOnce() -> bool,
     ) -> bool {
-        // Before the cache's lock is taken: a load takes its own lock first.
+        // Supersede a load before the cache's lock is taken, because a load takes its own lock
+        // first.
         self.inner.loads.supersede(key);
         let arrival =
             Arrival { hash: self.inner.shared.hash(key), key, value: parts, expires_at: None };
@@ -481,7 +482,7 @@ impl Cache {
         is_current: impl FnOnce() -> bool,
     ) -> Restored {
         let shared = &self.inner.shared;
-        // Before the cache's lock is taken, as in `Cache::insert_if`.
+        // Supersede loads before the cache's lock is taken, as in `Cache::insert_if`.
         entries.iter().for_each(|entry| self.inner.loads.supersede(entry.key));
         let mut writer = self.inner.lock();
         if !is_current() {

@@ -75,12 +75,12 @@ impl Pieces {
         if let Some(piece) = inner.take_free(&mut inner.lock()) {
             return Ok(piece);
         }
-        // Without the lock, because the budget may have to reclaim memory.
+        // Take the chunk without the lock, because the budget may have to reclaim memory.
         let chunk = inner.budget.take(inner.kind)?;
         let mut cuts = inner.lock();
         if let Some(piece) = inner.take_free(&mut cuts) {
-            // Another holder returned a piece meanwhile. Do not cut the new chunk: a cut without a
-            // held piece would never release its chunk.
+            // Another holder returned a piece meanwhile. Do not cut the new chunk, because a cut
+            // without a held piece would never release its chunk.
             drop(cuts);
             drop(chunk);
             return Ok(piece);
@@ -182,7 +182,7 @@ impl Drop for Piece {
             None
         };
         drop(cuts);
-        // Without the lock, because this takes the budget's lock.
+        // Drop the chunk without the lock, because this takes the budget's lock.
         drop(chunk);
     }
 }

@@ -251,7 +251,7 @@ pub struct PoolStats {
 impl Pool {
     /// Makes a pool that takes its frames from `budget`, four to a chunk. It takes the first 4 MiB
     /// at once. It keeps at least `min_bytes` (rounded up to chunks, at least one) once it has
-    /// them, and gives the rest back when the budget asks: it registers itself as a reclaimer.
+    /// them. It registers itself as a reclaimer, and gives the rest back when the budget asks.
     ///
     /// # Errors
     /// [`LoadError::OutOfBudget`]: the budget cannot give `min_bytes` and the tables.

@@ -39,7 +39,7 @@ pub struct SortBuffer {
     slots: Buffer<u128>,
     /// Length of the common prefix of all keys.
     common: usize,
-    /// Each key is greater than the one before it.
+    /// Whether each key is greater than the one before it.
     is_rising: bool,
     is_sorted: bool,
 }

@@ -395,8 +395,8 @@ impl SortedMap {
 }
 
 impl Inserter<'_> {
-    /// Inserts an entry; its value is given in two parts. If the map has one with the same key and
-    /// order, it keeps that and ignores the new one.
+    /// Inserts an entry; its value is given in two parts. If the map has an entry with the same key
+    /// and order, it keeps that entry and ignores the new one.
     ///
     /// # Errors
     /// The budget has no room; the map is as it was.

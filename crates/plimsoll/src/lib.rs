@@ -1,8 +1,8 @@
 //! Plimsoll: an embedded, versioned, transactional key-value store.
 //!
 //! **The log is the source of truth; everything else is a cache of it, and all caches together stay
-//! within one limit.** A user gives it a folder and one number, the memory budget, and it stays
-//! within that budget: through bulk loads, scans, large transactions and recovery.
+//! within one limit.** A user gives Plimsoll a folder and one number, the memory budget. Plimsoll
+//! stays within that budget through bulk loads, scans, large transactions and recovery.
 //!
 //! - [`Db::open`] opens or makes a store; [`Db::keyspace`] names a set of keys in it.
 //! - [`Db::begin`] starts a [`Transaction`]: optimistic, serializable, as large as the disk allows.
@@ -13,8 +13,8 @@
 //! - [`Db::history`] and [`Db::diff`] list what changed; [`Log::commits`] and [`Db::watch`] are the
 //!   change feed; [`Db::log`] also carries streams of the user's own.
 //! - [`Db::revert`] undoes a commit, and [`Db::reset_to`] goes back to a moment, by a new commit.
-//! - [`Db::create_branch`] begins a separate line of history; [`Db::merge`] merges one into
-//!   another, and [`Db::cherry_pick`] applies one commit of it.
+//! - [`Db::create_branch`] begins a separate line of history; [`Db::merge`] merges a branch into
+//!   another, and [`Db::cherry_pick`] applies one commit of a branch to another.
 //! - [`Db::verify`], [`Db::backup`] and [`Db::recover`] check, copy and rescue a store.
 //!
 //! Keys have up to 4 KiB and compare as bytes, values up to 1 GiB. Every type can be sent to and

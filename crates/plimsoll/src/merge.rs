@@ -6,8 +6,8 @@
 //! decides. The result is one transaction.
 //!
 //! Invariant: nothing is written if there is a conflict, or if anything fails. The memory that a
-//! merge holds does not depend on the number of keys: conflicts are not collected but found again
-//! when they are read.
+//! merge holds does not depend on the number of keys, because conflicts are not collected but found
+//! again when they are read.
 //!
 //! [`MergeRule`]: rule::MergeRule
 

@@ -14,8 +14,8 @@
 //!    ([`RowCache::begin_runs`]). So a value that was loaded earlier is either inserted before the
 //!    replacement, which then finds it, or not inserted.
 //! 3. An entry is used only for a moment that is not older than its version. If its value expires,
-//!    each reader compares that with the time of its own moment: for a later one the key has no
-//!    value, although the entry stays, and although a merge may have dropped the version.
+//!    each reader compares the expiry with the time of its own moment. From the expiry on, the key
+//!    has no value, although the entry stays. A merge may even have dropped the version.
 //! 4. Dropping all entries at any time changes no result.
 //!
 //! There are also large values, each in one contiguous piece ([`large`]), and past rows ([`past`]),
@@ -223,8 +223,8 @@ impl RowCache {
         };
     }
 
-    /// Drops the entries that `is_stale` selects by their key and the GLSN of their version: the
-    /// deletion that hides these versions is about to be forgotten. Called after
+    /// Drops the entries that `is_stale` selects by their key and the GLSN of their version,
+    /// because the deletion that hides these versions is about to be forgotten. Called after
     /// [`RowCache::begin_runs`].
     pub(crate) fn drop_stale(&self, is_stale: impl Fn(&[u8], Glsn) -> bool) {
         let Some(kept) = &self.kept else { return };
@@ -245,7 +245,7 @@ impl RowCache {
 
     /// Adapts to a store budget that is, or is about to become, `bytes`, by giving the row cache
     /// its share. If its index is too large for that, or its tables are far too small, it has to be
-    /// replaced: returns the replacement, for [`RowCache::exchange`].
+    /// replaced. Then returns the replacement, for [`RowCache::exchange`].
     pub(crate) fn resize(&self, bytes: u64) -> Option<Exchange> {
         let kept = self.kept.as_ref()?;
         let cache = kept.cache();

@@ -89,8 +89,8 @@ const CLOSE_MILLIS: u64 = 150;
 /// find restored data in memory.
 const AT_ONCE_NANOS: u64 = 1_000_000_000;
 
-/// Helper threads of the restore: the thread of `clear_ahead` pauses before the restore itself
-/// does.
+/// The number of runnable threads of the restore besides the current one: the thread of
+/// `clear_ahead`, which pauses before this one does.
 const HELPERS: u64 = 1;
 
 /// The environment of the warm image: its sources and its location.
@@ -133,7 +133,7 @@ struct Core {
     context: Context,
     work: Mutex<Work>,
     counts: Counts,
-    /// When the store was opened, by the monotonic clock.
+    /// The time at which the store was opened, by the monotonic clock.
     opened_nanos: u64,
 }
 
@@ -152,7 +152,7 @@ struct Work {
     /// The keeper term ([`crate::index::env::role::Role::term`]) in which the savers know what is
     /// on disk.
     term: Option<u64>,
-    /// No work before this time: the allowance is used up until then.
+    /// No work is done before this time, because the allowance is used up until then.
     not_before: u64,
     /// The allowance that the restore may use at once, expressed as time.
     at_once_nanos: u64,

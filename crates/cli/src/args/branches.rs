@@ -25,7 +25,8 @@ impl OnBranch {
         self.name().is_none_or(|name| name == MAIN)
     }
 
-    /// Whether a store that does not exist is created: it has only branch main.
+    /// Whether a store that does not exist is created. It is created only for main, because a new
+    /// store has no other branch.
     pub(crate) fn creates_store(&self) -> bool {
         self.is_main()
     }

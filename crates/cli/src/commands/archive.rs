@@ -23,7 +23,7 @@ use crate::store;
 /// Maximum number of attempts if another process drops the files being read.
 const ATTEMPTS_MAX: u32 = 16;
 
-/// How long the command sleeps before it checks for a signal.
+/// The time for which the command sleeps before it checks for a signal.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(globals: &Globals, args: &Args, output: &mut Output) -> Outcome {
@@ -58,7 +58,7 @@ fn follow(
     let clock = SystemClock::new();
     let mut said = String::new();
     loop {
-        // Before the store is read, so that no change is missed.
+        // Watch before the store is read, so that no change is missed.
         let changes = Changes::watch(&args.store);
         let begun = clock.monotonic_nanos();
         let passed = archiver.pass();
@@ -155,7 +155,8 @@ struct Archiver<'a> {
     globals: &'a Globals,
     store: &'a Path,
     archive: Archive,
-    /// The store, if it is shared: a member keeps the others from freeing files during a pass.
+    /// The store, if it is shared. As a member, this process keeps the others from freeing files
+    /// during a pass.
     member: Option<Db>,
 }
 
@@ -180,7 +181,7 @@ impl Archiver<'_> {
             None => store::open_member_or_reader(self.globals, self.store)?,
         };
         let report = self.archive.push(&db);
-        // A member stays one while the archive cannot be reached, because it holds the log.
+        // Stay a member while the archive cannot be reached, because the member holds the log.
         let stays = is_member && !matches!(report, Err(Error::Store(_)));
         self.member = stays.then_some(db);
         report

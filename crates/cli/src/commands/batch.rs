@@ -23,7 +23,8 @@ const LINE_BYTES_MAX: u64 = 16 << 20;
 
 pub(crate) fn run(globals: &Globals, args: &Batch, output: &mut Output) -> Outcome {
     let interrupt = Interrupt::listen()?;
-    // Before opening the store, so that an unreadable file does not leave an empty store behind.
+    // Open the input before the store, so that an unreadable file does not leave an empty store
+    // behind.
     let mut input = Input::find(&args.file)?.open_until(&interrupt)?;
     // The commits must not depend on how much of the output is read.
     output.ignore_closed_pipe();
@@ -69,7 +70,7 @@ pub(crate) fn run(globals: &Globals, args: &Batch, output: &mut Output) -> Outco
     Ok(exit)
 }
 
-/// How the script ended.
+/// The outcome of the script.
 enum Ended {
     AtEnd {
         missing: bool,

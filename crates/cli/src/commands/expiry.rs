@@ -1,4 +1,4 @@
-//! `plimsoll ttl`, `expire` and `persist`: tell and change when a value expires.
+//! `plimsoll ttl`, `expire` and `persist`: print and change when a value expires.
 
 use std::path::Path;
 use std::time::SystemTime;

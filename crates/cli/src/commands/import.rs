@@ -21,7 +21,8 @@ pub(crate) fn run(globals: &Globals, args: &ImportGit, output: &mut Output) -> O
     let interrupt = Interrupt::listen()?;
     let effort = Effort::start();
     keyspaces::check_writable(&args.keyspace.keyspace)?;
-    // Before opening the store, so that a wrong path does not leave an empty store behind.
+    // Open the repository before the store, so that a wrong path does not leave an empty store
+    // behind.
     let repository = Repository::open(&args.repository, &args.branch)?;
     if args.all {
         return whole::run(globals, args, &repository, &interrupt, output);
@@ -70,7 +71,7 @@ fn imported(counts: &Counts) -> String {
     count_of(counts.transactions, "commit was imported", "commits were imported")
 }
 
-/// How a successful import ended.
+/// The outcome of an import without an error.
 enum Ended {
     Complete,
     Interrupted,

@@ -35,7 +35,8 @@ pub(crate) fn run(globals: &Globals, args: &Load, output: &mut Output) -> Outcom
     let progress = Progress::of_bytes(input.total_bytes);
     let layout = layout(format, args)?;
     let rows = Ahead::of(move || layout.open(input))?;
-    // Before opening the store, so that an unreadable file does not leave an empty store behind.
+    // Open the file before the store, so that an unreadable file does not leave an empty store
+    // behind.
     if !rows.wait_until_open(|| interrupt.was_received())? {
         drop(progress);
         say("interrupted. Nothing was loaded.");

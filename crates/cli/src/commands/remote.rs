@@ -45,7 +45,8 @@ fn remove(globals: &Globals, args: &RemoteRemove) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether an argument is an address, not the name of a remote, which has no `/` and no `:`.
+/// Whether an argument is an address. Otherwise it is the name of a remote, which has no `/` and no
+/// `:`.
 pub(crate) fn is_address(remote: &str) -> bool {
     remote.contains(['/', ':'])
 }

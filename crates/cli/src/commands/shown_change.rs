@@ -1,4 +1,4 @@
-//! How `watch` and `log` show the changes of a commit.
+//! The display of the changes of a commit by `watch` and `log`.
 
 use std::ops::Bound;
 

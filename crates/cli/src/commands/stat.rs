@@ -67,7 +67,7 @@ pub(crate) fn print(globals: &Globals, args: &Stat, db: &Db, output: &mut Output
     Ok(Exit::Done)
 }
 
-/// A GLSN is an identifier, not an amount: no thousands separators.
+/// A GLSN without thousands separators, because it is an identifier and not an amount.
 fn glsn(name: &str, glsn: u64) -> Fact {
     Fact::new(name, glsn.to_string(), glsn)
 }

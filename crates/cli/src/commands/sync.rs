@@ -175,7 +175,7 @@ impl Change {
         }
         let how = match (merged, commits) {
             (Some(glsn), _) => format!(", merged as of GLSN {glsn}"),
-            // Only made equal to commits that the store had.
+            // The branch was only made equal to commits that the store had.
             (None, None | Some(0)) => String::new(),
             (None, Some(commits)) => format!(", {}", count_of(*commits, "commit", "commits")),
         };

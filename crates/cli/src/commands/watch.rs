@@ -29,7 +29,7 @@ pub(crate) fn run(globals: &Globals, args: Watch, output: &mut Output) -> Outcom
     let mut from = args.from.map(Glsn);
     let mut followed = Followed::new(args.on.name());
     loop {
-        // Before opening the store, so that no change is missed.
+        // Watch before the store is opened, so that no change is missed.
         let changes = Changes::watch(&args.store);
         let begun = clock.monotonic_nanos();
         let db = store::open_to_read(globals, &args.store)?;
@@ -49,7 +49,7 @@ pub(crate) fn run(globals: &Globals, args: Watch, output: &mut Output) -> Outcom
             };
         };
         let mut commits = branch.watch(&keyspace, &prefix, start)?;
-        // It keeps the store open.
+        // Drop the branch, because it keeps the store open.
         drop(branch);
         printer.print_all(&mut commits, None, &interrupt, output)?;
         from = Some(commits.position());

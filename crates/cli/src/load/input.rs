@@ -29,7 +29,7 @@ pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// A buffered file.
 pub(crate) type Reader = BufReader<Box<dyn Read + Send>>;
 
-/// Where rows come from.
+/// The source of rows.
 pub(crate) struct Input {
     path: PathBuf,
     /// Bytes read so far.
@@ -75,7 +75,7 @@ impl Input {
     /// end of the file.
     pub(crate) fn open_until(self, interrupt: &Interrupt) -> Result<Reader, Failure> {
         let file = match is_stdin(&self.path) {
-            // Not `io::stdin()`: `poll` cannot see bytes in its buffer.
+            // Do not use `io::stdin()`, because `poll` cannot see the bytes in its buffer.
             true => io::stdin()
                 .as_fd()
                 .try_clone_to_owned()

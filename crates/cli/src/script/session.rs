@@ -22,7 +22,7 @@ use crate::stderr::say;
 use crate::time::now;
 use crate::{branches, keyspaces, script};
 
-/// Where the keys of a session's lines are.
+/// The keyspace and the branch of a session's lines.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub(crate) keyspace: &'a str,
@@ -32,7 +32,7 @@ pub(crate) struct Place<'a> {
 /// Runs a line that is a command of the command line.
 pub(crate) type AnswerReport<'a> = &'a dyn Fn(Report, &[Word], Place<'_>, &mut Output) -> Outcome;
 
-/// How lines map to transactions.
+/// The relation between lines and transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// All lines are one transaction.
@@ -44,7 +44,7 @@ pub(crate) enum Mode {
     Answered,
 }
 
-/// How a line ended.
+/// The outcome of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
     Yes,
@@ -239,8 +239,8 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Outside a transaction, the new expiry is computed from the writes of earlier lines, once
-    /// these are durable.
+    /// Changes when the value of a key expires; `None` removes its expiry. Outside a transaction,
+    /// the new expiry is computed from the writes of earlier lines, once these are durable.
     fn expire(
         &mut self,
         key: &[u8],
@@ -266,7 +266,8 @@ impl<'a> Session<'a> {
         Ok(if is_there { Done::Yes } else { Done::Missing })
     }
 
-    /// Outside a transaction the update is ordered as other lines are: it reads what they wrote.
+    /// Updates the value of a key. Outside a transaction, the update is ordered as other lines are,
+    /// and sees their writes.
     fn update(&mut self, key: &[u8], update: Update, output: &mut Output) -> Result<(), Failure> {
         self.write(output, |transaction, keyspace| {
             match update {
@@ -344,7 +345,8 @@ impl<'a> Session<'a> {
         read(&source, &keyspace)
     }
 
-    /// Differences do not fail a line, and a key that never existed counts as missing.
+    /// Runs a line that is a command of the command line. Differences do not fail a line, and a key
+    /// that never existed counts as missing.
     fn report(
         &mut self,
         report: Report,

@@ -36,7 +36,7 @@ impl Source<'_> {
         })
     }
 
-    /// When the value of a key expires.
+    /// The expiry of the value of a key.
     pub(super) fn ttl(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Ttl, Failure> {
         Ok(match self {
             Self::Open(transaction) => transaction.ttl(keyspace, key)?,

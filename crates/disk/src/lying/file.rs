@@ -84,7 +84,8 @@ impl File for LyingFile {
         self.disk.state().announced_bytes += bytes;
     }
 
-    /// Like a write of zeros beyond the end: any part of it may survive a power cut.
+    /// Has the effect of a write of zeros beyond the end, so any part of it may survive a power
+    /// cut.
     fn allocate(&self, _: u64, to: u64) -> io::Result<()> {
         let mut state = self.writable()?;
         end_of(0, to).map_err(|e| at_path(&self.path, e))?;

@@ -112,7 +112,7 @@ fn power_is_cut_at_the_chosen_change() {
         let renamed = disk.entry(other).unwrap().is_some();
         assert_ne!(renamed, disk.entry(path).unwrap().is_some());
         (done, not_done) = (done + u64::from(renamed), not_done + u64::from(!renamed));
-        // Only once, and not in a copy.
+        // The power is cut at one change only, and not in a copy of the disk.
         disk.remove(if renamed { other } else { path }).unwrap();
         disk.cut_power_at_change(1);
         assert!(disk.snapshot().create_dir(Path::new("folder")).is_ok());

@@ -26,7 +26,7 @@ const REFUSED: [(u32, &str); 17] = [
     // FUSE may serve a network file system, which cannot be detected.
     (0x6573_5546, "FUSE"),
     (0x6a65_6a63, "virtiofs"),
-    // No hard links.
+    // These have no hard links.
     (0x4d44, "FAT"),
     (0x2011_bab0, "exFAT"),
 ];

@@ -11,9 +11,9 @@
 //!    other's files. A folder outside every store belongs to its creator, with the permissions of
 //!    the `umask`; a folder that its group may write to passes the group's permissions on.
 //! 4. Existing files are left unchanged.
-//! 5. A folder never has its final name without its owner and permissions. If a process is killed
-//!    before it has renamed one, it leaves an empty folder `NAME.new-PID-NUMBER` next to it, which
-//!    is never read.
+//! 5. A folder never has its final name without its owner and permissions. A process that is killed
+//!    before it has given a folder its final name `NAME` leaves an empty folder
+//!    `NAME.new-PID-NUMBER` there, which is never read.
 
 use std::io;
 use std::os::fd::OwnedFd;

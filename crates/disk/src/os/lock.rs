@@ -117,7 +117,7 @@ impl OsLock {
 
     /// Removes this process's name as exclusive holder.
     fn clear_holder(&self) {
-        // Skipped if the file belongs to another process by now.
+        // Skip this if the file belongs to another process by now.
         if self.check().is_ok() {
             let _ = self.file.set_len(0);
         }

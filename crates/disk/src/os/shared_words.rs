@@ -67,8 +67,8 @@ impl OsWords {
         Self::map(path, file, count, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// Maps the first `count` words of a file that has all of them, read-only: the system kills a
-    /// process that writes to one.
+    /// Maps the first `count` words of a file that has all of them, read-only. The system kills a
+    /// process that writes to one of them.
     pub(super) fn open_to_read(place: &Place<'_>, count: usize) -> io::Result<Self> {
         let path = place.path;
         let count = NonZeroUsize::new(count).ok_or(io::ErrorKind::InvalidInput)?;

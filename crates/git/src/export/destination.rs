@@ -79,7 +79,7 @@ impl Destination {
     /// Writes a commit with this root tree.
     pub(crate) fn add_commit(&mut self, bytes: &[u8], root: ObjectId) -> Result<ObjectId> {
         let id = self.format.id(Kind::Commit, bytes);
-        // Before the pack may be flushed, which forgets it.
+        // Add the root before the pack may be flushed, which forgets the roots.
         self.roots.insert(id, root);
         self.add(Kind::Commit, bytes)
     }

@@ -29,13 +29,13 @@ const OFFSET_DELTA: u8 = 6;
 pub(crate) struct Pack {
     format: Format,
     file: BufWriter<File>,
-    /// Where the next object begins.
+    /// The offset of the next object.
     end: u64,
     places: HashMap<ObjectId, Place>,
     objects: u32,
 }
 
-/// Where an object begins, and the number of deltas it depends on.
+/// The offset of an object, and the number of deltas that it depends on.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     offset: u64,

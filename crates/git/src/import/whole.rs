@@ -214,7 +214,8 @@ impl<'a> WholeImport<'a> {
                 records::put_ref(self.db, found)?;
             }
         }
-        // Write it last: the next import assumes that everything reachable from it is imported.
+        // Write the head last, because the next import assumes that everything reachable from it is
+        // imported.
         records::put_head(self.db, &head)?;
         Ok(self.counts)
     }

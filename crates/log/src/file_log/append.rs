@@ -284,7 +284,7 @@ fn publish_placed(log: &OpenLog, order: &Order) -> Result<(), LogError> {
     }
 }
 
-/// When to seal a segment that another one follows.
+/// The time at which a segment that another one follows is sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seal {
     /// In the background, or before the next one is due.
@@ -317,7 +317,8 @@ fn reserve_room(
             let limit_bytes = order.limit().saturating_sub(head - sizes.body_bytes as u64);
             return Err(LogError::TooLarge { bytes: sizes.body_bytes as u64, limit_bytes });
         }
-        // The next segment begins after the end that all members know.
+        // Publish the placed records first, because the next segment begins after the end that all
+        // members know.
         publish_placed(log, order)?;
         let rolled = roll_to_new_segment(log, order, seal, order.end.timestamp);
         if rolled.is_err() && fits && ends_early && log.durability.group.check().is_ok() {
@@ -350,7 +351,7 @@ fn reserve_room_here(
     Ok(())
 }
 
-/// How many bytes to zero ahead at a time, for a record of `record_bytes`.
+/// The number of bytes to zero ahead at a time, for a record of `record_bytes`.
 fn zero_step(log: &OpenLog, order: &Order, record_bytes: u64) -> u64 {
     // The group size is an average; a log that was just opened has none yet.
     let is_bulk = record_bytes.max(log.durability.group_bytes()) >= BULK_GROUP_BYTES;
@@ -418,7 +419,7 @@ fn write(
     }
     let needed = tail.buffer.chunks_needed(bound);
     if needed > 0 && !tail.buffer.prepare(needed, &log.env.options.budget) {
-        // The buffer is full: wait for the writer, then write here. The tail is not locked
+        // The buffer is full, so wait for the writer and then write here. The tail is not locked
         // meanwhile, so that readers continue.
         drop(tail);
         // This also makes the blob files durable that this record names.
@@ -568,7 +569,7 @@ pub(crate) fn switch_to(
     tail.buffer.restart(0);
     tail.buffer.current_mut()[..SEGMENT_HEADER_BYTES].copy_from_slice(&header.encode());
     tail.end.offset = SEGMENT_HEADER_BYTES as u32;
-    // It differs from the last record's timestamp if the log's time is restarted.
+    // The floor differs from the last record's timestamp if the log's time is restarted.
     tail.end.timestamp = header.timestamp_floor;
     log.tail.set_end(&tail.end);
     order.end = tail.end;
@@ -624,8 +625,8 @@ pub(crate) fn seal(log: &OpenLog) -> Result<(), LogError> {
 pub(crate) fn cut_zeros(log: &OpenLog) {
     let Ok(mut order) = log.tail.order() else { return };
     let end = u64::from(order.end.offset).next_multiple_of(BLOCK_BYTES as u64);
-    // The file's length, not `zeroed`: other processes write zeros too, and a full disk may have
-    // allocated only a part of the requested space.
+    // Use the file's length, not `zeroed`, because other processes write zeros too, and a full disk
+    // may have allocated only a part of the requested space.
     let is_longer = || order.file.len().is_ok_and(|len| len > end);
     if log.durability.group.check().is_ok() && is_longer() && order.file.set_len(end).is_ok() {
         order.zeroed = end;

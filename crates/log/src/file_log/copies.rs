@@ -39,7 +39,7 @@ impl FileLog {
     }
 
     /// The time of a record that is committed now, after one with the time `last_micros`. It may be
-    /// ahead of the clock by any time: the time of the other copies cannot be restarted.
+    /// ahead of the clock by any amount, because the time of the other copies cannot be restarted.
     ///
     /// # Errors
     /// `Late` if it is not one of `times`.
@@ -71,8 +71,8 @@ impl FileLog {
         blob_copy::copy(&self.log.blobs, &self.log.segments.trimming, blob, bytes)
     }
 
-    /// Makes a whole blob file durable that no record names: a process that was killed may have
-    /// left it unsynced.
+    /// Makes a whole blob file durable that no record names, because a process that was killed may
+    /// have left it unsynced.
     ///
     /// # Errors
     /// The disk, `Poisoned`.

@@ -123,8 +123,8 @@ impl DurabilityState {
         self.writer.as_ref().map(lock).ok_or(LogError::ReadOnly)
     }
 
-    /// How far the active segment may be written now: syncs the blob files that its records name.
-    /// Covers all records if the caller holds the order.
+    /// The end up to which the active segment may be written now. Syncs the blob files that its
+    /// records name. Covers all records if the caller holds the order.
     pub(crate) fn ready(&self) -> Result<Ready, LogError> {
         Ready::make(&self.tail, &self.unsynced_blobs, &self.env)
     }
@@ -213,8 +213,8 @@ impl DurabilityState {
     /// members.
     fn sync_with(&self, members: &Members) -> Result<End, LogError> {
         let (mut end, wanted) = {
-            // Nothing is written here: published records are in the file already, and unpublished
-            // ones may only be written under the turn.
+            // Nothing is written here, because published records are in the file already, and
+            // unpublished ones may only be written under the turn.
             let mut writer = self.writer()?;
             writer.take_unsynced();
             let tail = self.tail.read();
@@ -225,7 +225,7 @@ impl DurabilityState {
         };
         let published = members.marks.end();
         if published.next < end.next {
-            // Another thread is publishing the newest record.
+            // Another thread is publishing the newest record, so sync only the published ones.
             end = End {
                 offset: published.offset,
                 next: published.next,

@@ -14,7 +14,8 @@
 //! under the writer), `DurabilityState::writer` (held across writes, not across syncs),
 //! `Segments::rebuilding`, the tail's state, the list of segments, `Segments::sealing`, a segment's
 //! table. The locks of group commit and of the blobs' registry are taken last and alone. The pool
-//! is never asked for a page while the tail's state is held: loading the page may need it.
+//! is never asked for a page while the tail's state is held, because loading the page may need that
+//! state.
 
 use std::sync::Arc;
 
@@ -39,7 +40,7 @@ pub(crate) struct OpenLog {
 impl OpenLog {
     /// The bounds of the log.
     pub(crate) fn bounds(&self) -> Bounds {
-        // Durable first: it never passes `next`.
+        // Read the durable end first, so that it does not pass `next`.
         let mut durable = self.durability.group.durable();
         if let Some(members) = self.env.members() {
             // Another member may have synced these records already.

@@ -78,7 +78,7 @@ pub struct FileLogOptions {
     /// The place at which a new log begins: the GLSN of its first entry, and a time in microseconds
     /// before that entry's. By default the first GLSN, and no time.
     pub begin: (Glsn, u64),
-    /// How sealed segments, offset tables and blob files are read.
+    /// The caching of sealed segments, offset tables and blob files when they are read.
     pub caching: Caching,
     /// The lock of the folder that contains the log's folder. It is checked together with the log's
     /// own lock before each sync of this process.

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! `checksum` covers everything after it and is seeded with the log's id, the segment's first GLSN
-//! and the fragment's offset in the segment: stale bytes, misplaced bytes and bytes of another log
-//! all fail the check. `length` is a multiple of 8. Sixteen zero bytes in place of a header end the
-//! block.
+//! and the fragment's offset in the segment, so that stale bytes, misplaced bytes and bytes of
+//! another log all fail the check. `length` is a multiple of 8. Sixteen zero bytes in place of a
+//! header end the block.
 //!
 //! The checksum of a whole record is the hash of its content, which is its chain hash (`content`),
 //! XOR the hash of the bytes before that. A middle or last part begins with the checksum of its
@@ -32,7 +32,7 @@ pub const CONTENT_AT: usize = 24;
 /// The seed of the hash of a record's content.
 pub(crate) const CONTENT_SEED: u64 = 0;
 
-/// Where the content of a whole record begins in its fragment.
+/// The offset of the content of a whole record in its fragment.
 const WHOLE_CONTENT_AT: usize = FRAGMENT_HEADER_BYTES + CONTENT_AT;
 
 /// The part of its record that a fragment holds.

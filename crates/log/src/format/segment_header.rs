@@ -44,7 +44,7 @@ pub struct SegmentHeader {
     pub last_blob_id: u64,
     /// The most bytes of the segment.
     pub segment_bytes: u32,
-    /// Where the fragments of the segment before it end; 0 if there is none.
+    /// The end of the fragments of the segment before it; 0 if there is none.
     pub previous_end: u32,
 }
 

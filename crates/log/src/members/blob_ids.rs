@@ -45,9 +45,9 @@ impl BlobIds {
         self.table.set(SlotWord::BlobPin, from.unwrap_or(NO_BLOB));
     }
 
-    /// No other member is writing a blob file below this id.
+    /// An id below which no other member is writing a blob file.
     pub(crate) fn oldest_blob_pin(&self) -> Result<u64, LogError> {
-        // A member that has ended writes nothing: clear its slot first.
+        // Clear the slots of members that have ended first, because these write nothing.
         self.slots.others()?;
         let pins = self
             .table

@@ -16,10 +16,10 @@ use crate::members::slots::Slots;
 use crate::members::table::Table;
 use crate::members::words::{MEMORY_TOTAL, SLOTS, SlotWord};
 
-/// How long a joining member waits for its whole share before it accepts less.
+/// The time for which a joining member waits for its whole share before it accepts less.
 const WHOLE_SHARE_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// The longest time between two of its checks.
+/// The longest time between two checks of a joining member for memory.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The memory budget that a joining member starts with, in bytes.
@@ -82,8 +82,8 @@ impl Budgets {
             words[MEMORY_TOTAL].store(bytes, Ordering::SeqCst);
         }
         self.table.set(SlotWord::Wanted, wanted);
-        // Even if this member need not wait: the shares of the others are smaller from now on, and
-        // a third member that joins at the same time may be waiting for what they release.
+        // Notify the others even if this member need not wait: their shares are smaller from now
+        // on, and a third member that joins at the same time may be waiting for what they release.
         self.table.notify();
         let give_up = || {
             self.table.set(SlotWord::Wanted, 0);

@@ -120,7 +120,8 @@ impl Following {
                 self.files.compare_files()?;
                 self.republish();
                 self.follows.store(true, Ordering::SeqCst);
-                // Stored last: another thread that reads it makes no further checks.
+                // Store the instance last, because another thread that reads it makes no further
+                // checks.
                 self.instance.store(instance, Ordering::SeqCst);
             }
             // A first member is joining, or was killed while it joined. The earlier durable end is
@@ -142,7 +143,7 @@ impl Following {
         if self.table.slot < SLOTS
             && self.table.slot_word(self.table.slot, SlotWord::Pid).load(Ordering::SeqCst) == 0
         {
-            // The process id last, because other members examine a slot once it has one.
+            // Publish the process id last, because other members examine a slot once it has one.
             self.slots.record_slot();
             for at in (0..SLOT_WORDS).rev() {
                 let word = &self.table.words.words()[Slot::of(self.table.slot).0 + at];
@@ -234,7 +235,7 @@ mod tests {
         reader.joined();
         writer.marks.set_end(&End { next: Glsn(5), ..writer.marks.end() });
         let (seen, durable) = (reader.table.state(), reader.marks.durable_glsn());
-        // It checks now, and finds nothing that it may read.
+        // The reader checks now, and finds nothing that it may read.
         let next = reader.marks.next();
         writer.syncs.set_durable(&writer.marks.end().as_durable());
         let begun = clock.monotonic_nanos();

@@ -21,7 +21,7 @@ pub struct Health {
     table: Arc<Table>,
     posts: Arc<Posts>,
     syncs: Arc<Syncs>,
-    /// When to check the names of the files next, by the monotonic clock.
+    /// The time of the next check of the files' names, by the monotonic clock.
     pub(super) next_check: AtomicU64,
 }
 
@@ -77,8 +77,8 @@ impl Health {
     /// Poisons the log for all members with the reason `error`, after this process has found a
     /// condition under which no member may continue.
     pub(crate) fn note_lost(&self, error: LogError) -> LogError {
-        // An error that only concerns this process's rights does not concern other members: a
-        // forked child may not use the locks.
+        // An error that only concerns this process's rights does not concern other members. For
+        // example, a forked child may not use the locks.
         let is_of_this_process =
             matches!(error, LogError::Io { kind: io::ErrorKind::PermissionDenied, .. });
         if !is_of_this_process

@@ -18,8 +18,8 @@ use crate::members::slots::Slots;
 use crate::members::table::Table;
 use crate::members::words::{REMOVED, SLOTS, STATE, SlotWord};
 
-/// How long a hold waits for a removal. One that takes longer belongs to a suspended member, or
-/// removes very many files.
+/// The time for which a hold waits for a removal. A removal that takes longer is that of a
+/// suspended member, or removes very many files.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Files are being removed, but no part of the log is being freed yet.
@@ -117,7 +117,7 @@ impl Holds {
         self.table.words.words()[REMOVED].fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How many files of the log were removed, by any member.
+    /// The number of files of the log that were removed, by any member.
     pub(crate) fn removed(&self) -> u64 {
         self.table.word(REMOVED)
     }
@@ -130,8 +130,8 @@ impl fmt::Debug for Holds {
 }
 
 impl Removal<'_> {
-    /// Publishes that the log is freed below `until`. Returns whether it may be freed: no other
-    /// member holds the files.
+    /// Publishes that the log is freed below `until`. Returns whether it may be freed, which is so
+    /// if no other member holds the files.
     pub fn may_free_below(&self, until: Glsn) -> bool {
         self.0.table.set(SlotWord::Removing, until.0.max(REMOVES));
         !self.0.are_files_held()

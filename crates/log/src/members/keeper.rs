@@ -30,7 +30,7 @@ pub struct Keeper {
     health: Arc<Health>,
     /// The generation in which this member is the keeper or a candidate, and its lock.
     held: Mutex<Option<Held>>,
-    /// How often it became the keeper.
+    /// The number of times that it became the keeper.
     terms: AtomicU64,
 }
 
@@ -200,7 +200,7 @@ impl Keeper {
     /// manifest after this member's own. The next keeper, which may be this member again, begins a
     /// new term and does not finish work of an earlier term.
     pub fn resign(&self) {
-        // Under this lock, so that no other thread becomes the keeper in between.
+        // Resign under this lock, so that no other thread becomes the keeper in between.
         let mut held = self.held();
         if self.table.no_keeper(self.table.slot)
             && let Some(held) = held.take()

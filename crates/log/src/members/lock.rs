@@ -22,10 +22,10 @@ const SLEEP: Duration = Duration::from_millis(1);
 pub(crate) struct Places {
     /// The holder; 0 if there is none.
     pub(super) holder: usize,
-    /// When the holder took it, in microseconds since 1970 UTC, and one more for each report that
-    /// it works.
+    /// The time at which the holder took it, in microseconds since 1970 UTC, and one more for each
+    /// report that it works.
     pub(super) since: usize,
-    /// How many members sleep; too high if some were killed.
+    /// The number of members that sleep; too high if some were killed.
     pub(super) waiters: usize,
     /// The word that they sleep on.
     pub(super) bell: usize,
@@ -34,7 +34,7 @@ pub(crate) struct Places {
 /// The words of one queue of waiters of a lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitQueue {
-    /// How many members sleep; too high if some were killed.
+    /// The number of members that sleep; too high if some were killed.
     pub(super) waiters: usize,
     /// The word that they sleep on.
     pub(super) bell: usize,
@@ -46,7 +46,7 @@ impl Places {
     }
 }
 
-/// How a lock was acquired.
+/// The outcome of an attempt to acquire a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Got {
     /// Its last holder released it.
@@ -114,8 +114,8 @@ impl MemberLock {
             let queue = queue();
             let seen = words[queue.bell].load(Ordering::SeqCst);
             words[queue.waiters].fetch_add(1, Ordering::SeqCst);
-            // Checked again: a member that makes the lock needless after this check sees a waiter
-            // and wakes it.
+            // Check again: a member that makes the lock needless after this check sees a waiter and
+            // wakes it.
             let got = if is_needless() { Ok(false) } else { self.file.try_lock() };
             if let Ok(false) = got
                 && !is_needless()

@@ -48,7 +48,7 @@ impl Marks {
         self.table.words.words()[LOG_FIRST].fetch_max(first.0, Ordering::SeqCst);
     }
 
-    /// Where the log ends, for all members.
+    /// The end of the log, for all members.
     pub(crate) fn end(&self) -> End {
         End::of(self.end.read(&*self.table.words))
     }

@@ -35,8 +35,8 @@ impl Needs {
         }
     }
 
-    /// The needs that this member has published: its floor (older snapshots), its checkpoint and
-    /// the last GLSN that it has applied (the log after both).
+    /// The needs that this member has published: its floor, below which it opens no snapshot; its
+    /// checkpoint; and the last GLSN that it has applied. It needs the log after the last two.
     pub fn own_needs(&self) -> (Glsn, Glsn, Glsn) {
         if !self.table.may_write_words() {
             return (Glsn::NONE, Glsn::NONE, Glsn::NONE);

@@ -64,8 +64,8 @@ pub struct Posts {
     used: AtomicU64,
     /// Whether the slot's cells hold no post of an earlier owner of the slot.
     are_cleared: AtomicBool,
-    /// The time at which a holder of the lock of posts that was waited for too long took it; 0 if
-    /// there is none.
+    /// If a wait for the lock of posts has timed out: the time at which its holder took it.
+    /// Otherwise 0.
     stalled_since: AtomicU64,
 }
 
@@ -341,7 +341,7 @@ impl Posts {
         // group; in that case its owner is woken once needlessly. A post that is ordered and not
         // durable yet belongs to the group that was begun last.
         let queue = || {
-            // Read before the answer; otherwise a group could close in between.
+            // Read this before the answer. Otherwise a group could close in between.
             let next = self.table.word(GROUP_WHOLE) + 1;
             let is_ordered = !matches!(self.post_answer(post), Answer::None);
             post_queue(if is_ordered { self.table.word(GROUP_BEGUN) } else { next })

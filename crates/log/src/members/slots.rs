@@ -26,7 +26,7 @@ pub struct Member {
     pub floor: Glsn,
     /// The last commit in its manifest; it may still need the log after that.
     pub checkpoint: Glsn,
-    /// When it joined: microseconds since 1970 UTC.
+    /// The time at which it joined, in microseconds since 1970 UTC.
     pub since_micros: u64,
     /// Whether it only reads.
     pub is_reader: bool,
@@ -116,9 +116,9 @@ impl Slots {
         self.oldest(SlotWord::Floor)
     }
 
-    /// The first GLSN of the log that any of the other members may need: the one after the oldest
-    /// of their checkpoints and applied GLSNs, or the oldest that one holds; [`Glsn::MAX`] if there
-    /// are no others. Killed members count as for [`Slots::oldest_floor`].
+    /// The first GLSN of the log that any of the other members may need; [`Glsn::MAX`] if there are
+    /// no others. A member needs what is after its checkpoint, what it has not applied, and what it
+    /// holds. Killed members count as for [`Slots::oldest_floor`].
     pub fn oldest_needed(&self) -> Glsn {
         let oldest = self.oldest(SlotWord::Checkpoint).min(self.oldest(SlotWord::Applied));
         Glsn(oldest.0.saturating_add(1)).min(self.oldest(SlotWord::LogHeld))
@@ -143,7 +143,7 @@ impl Slots {
         for slot in self.table.others_in_words() {
             let lock = self.lock_of(slot)?;
             if lock.try_lock()? {
-                // Its process has ended.
+                // The process of this slot has ended.
                 if self.table.may_write_words() {
                     self.note_ended(slot);
                 }
@@ -152,7 +152,7 @@ impl Slots {
                 others.push(self.member(slot));
             }
         }
-        // Checked afterwards: if the words are lost, none of the values read above is valid.
+        // Check the words last: if they are lost, none of the values read above is valid.
         self.table.check_words()?;
         Ok(others)
     }
@@ -251,7 +251,7 @@ pub fn members_of(disk: &Arc<dyn Disk>, path: &Path) -> Result<Vec<Member>, LogE
         let recorded = words[SLOT_FILES + slot].load(Ordering::SeqCst);
         // Only a lock on the recorded file proves that the process has ended.
         if [0, lock.identity()].contains(&recorded) && lock.try_lock()? {
-            // Its process has ended.
+            // The process of this slot has ended.
             lock.unlock();
         } else {
             members.push(member);

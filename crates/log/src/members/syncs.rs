@@ -12,7 +12,7 @@ use crate::members::posts::Posts;
 use crate::members::table::Table;
 use crate::members::words::{Durable, End, FOLLOWERS, READER_BELL, RESTING, STATE, SYNCS};
 
-/// How often a process that cannot be woken polls for news.
+/// The interval at which a process that cannot be woken polls for news.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The lock of syncs, and what a sync publishes.

@@ -19,7 +19,7 @@ use crate::members::words::{
 };
 use crate::members::{REMEDY, WORDS_FILE};
 
-/// How a process uses a shared store.
+/// The use that a process makes of a shared store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// It reads and writes.
@@ -48,7 +48,7 @@ pub struct Table {
     pub(super) clock: Arc<dyn Clock>,
     /// The folder of the locks.
     pub(super) dir: PathBuf,
-    /// How long this member waits for another one.
+    /// The time for which this member waits for another one.
     pub(super) timeout: Duration,
 }
 
@@ -126,7 +126,8 @@ impl Table {
             return true;
         }
         let words = self.words.words();
-        // The last word first: if the file was truncated, all words read as zero afterwards.
+        // Check the last word first, because if the file was truncated, all words read as zero
+        // afterwards.
         words[LAST].load(Ordering::Relaxed) == LAYOUT
             && words[MAGIC].load(Ordering::Relaxed) == LAYOUT
     }

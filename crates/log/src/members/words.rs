@@ -58,8 +58,8 @@ use plimsoll_disk::sharing::SharedWords;
 use crate::glsn::Glsn;
 use crate::members::lock::{Places, WaitQueue};
 
-/// How often the keeper was replaced while its process was alive; the number of the keeper's lock
-/// file.
+/// The number of times that the keeper was replaced while its process was alive; also the number of
+/// the keeper's lock file.
 pub(super) const GENERATION: usize = 7;
 /// Version of the words' layout; also shows that the words are initialized.
 pub(super) const LAYOUT: u64 = 0x706c_696d_6d62_000d;
@@ -80,7 +80,7 @@ pub(super) const KEEPER: usize = 52;
 pub(super) const POISON: usize = 53;
 pub(super) const ENTRIES_MAX: usize = 54;
 pub(super) const BLOB_MARK: usize = 55;
-/// How many members wait for news, and the word that they wait on.
+/// The number of members that wait for news, and the word that they wait on.
 pub(super) const FOLLOWERS: usize = 56;
 pub(super) const READER_BELL: usize = 57;
 pub(super) const MANIFEST: usize = 58;
@@ -101,7 +101,7 @@ pub(super) const LOG_FIRST: usize = 61;
 pub(super) const MEMORY_TOTAL: usize = 62;
 /// The GLSN up to which some member wants the log trimmed.
 pub(super) const TRIM_WANTED: usize = 63;
-/// How many processes wait for the next sync, and how many are expected.
+/// The number of processes that wait for the next sync, and the number that is expected.
 pub(crate) const SYNCS: Gathered = Gathered { arrived: 35, expected: 36 };
 /// Counts the members that ended while they may have been writing blob files.
 pub(super) const LEFTOVERS: usize = 33;
@@ -133,7 +133,8 @@ pub(super) const POSTING_QUEUES: [WaitQueue; 2] = [
 /// The group of posts that was begun last, and the last closed group.
 pub(super) const GROUP_BEGUN: usize = SLOTS_END + 6;
 pub(super) const GROUP_WHOLE: usize = SLOTS_END + 7;
-/// How many processes wait for their posts to be ordered, and how many are expected.
+/// The number of processes that wait for their posts to be ordered, and the number that is
+/// expected.
 pub(crate) const POSTS: Gathered = Gathered { arrived: SLOTS_END + 8, expected: SLOTS_END + 9 };
 /// For each slot, a bit for each of its cells: whether it holds a pending post.
 pub(super) const POSTED_AT: usize = SLOTS_END + 16;
@@ -159,9 +160,9 @@ pub(super) const WORDS_FILE_AT: usize = 39;
 /// The words that count the members waiting for the same event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gathered {
-    /// How many have arrived.
+    /// The number of processes that have arrived.
     pub(super) arrived: usize,
-    /// How many are expected.
+    /// The number of processes that are expected.
     pub(super) expected: usize,
 }
 
@@ -195,7 +196,7 @@ pub(super) enum SlotWord {
     Checkpoint,
     BlobPin,
     Since,
-    /// How many threads read all files now, so that no file may be removed.
+    /// The number of threads that read all files now, so that no file may be removed.
     Holds,
     /// The GLSN below which this member frees the log, while it removes files; 0 if it removes
     /// none.
@@ -210,16 +211,16 @@ pub(super) enum SlotWord {
     Wanted,
     /// Whether it only reads.
     Reads,
-    /// It holds the log from this GLSN on, also what it has applied.
+    /// The GLSN from which on it holds the log, including entries that it has applied.
     LogHeld,
 }
 
-/// Where the log ends.
+/// The end of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct End {
     /// First GLSN of the active segment.
     pub(crate) segment: Glsn,
-    /// Where its last record ends.
+    /// The offset at which its last record ends.
     pub(crate) offset: u32,
     /// The GLSN that the next entry gets.
     pub(crate) next: Glsn,

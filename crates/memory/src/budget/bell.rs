@@ -21,7 +21,7 @@ use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering};
 pub(crate) enum Cause {
     /// Free frames of the pool fell below their low watermark.
     Frames,
-    /// Free chunks of the budget fell below theirs.
+    /// Free chunks of the budget fell below their low watermark.
     Chunks,
     /// A caller found no room, and evicted inline.
     Inline,

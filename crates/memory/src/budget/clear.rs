@@ -25,7 +25,7 @@ fn never_taken_min(limit: usize) -> usize {
     (limit / 4).min((16 << 20) / CHUNK_BYTES)
 }
 
-/// Whether a block may be touched: enough other chunks were never taken.
+/// Whether enough chunks were never taken, so that a block of them may be touched.
 fn are_enough(never_taken: usize, limit: usize) -> bool {
     never_taken >= never_taken_min(limit) + CHUNKS_PER_BLOCK
 }

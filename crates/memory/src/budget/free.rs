@@ -1,7 +1,7 @@
 //! The free chunks, in the order in which they were released.
 //!
-//! Chunks that were never taken are stored as a range of numbers: the cost of making a budget does
-//! not depend on its size.
+//! Chunks that were never taken are stored as a range of numbers, so that the cost of making a
+//! budget does not depend on its size.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -69,8 +69,8 @@ impl Inner {
             .filter_map(Weak::upgrade)
             .collect();
         let given = reclaimers.iter().any(|reclaimer| reclaimer.reclaim(chunks) > 0);
-        // Drop them without the lock: this may be the last owner of a reclaimer, whose drop takes
-        // the lock to return its memory.
+        // Drop them without the lock, because this may be the last owner of a reclaimer, whose drop
+        // takes the lock to return its memory.
         drop(reclaimers);
         let state = self.lock();
         // Another thread, such as the evictor or a reclaimer asked by another caller, may have

@@ -103,7 +103,7 @@ impl Usage {
     }
 }
 
-/// How often the budget was short since it was made.
+/// Counts of memory shortage since the budget was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
     /// Times that a request found no free memory and waited for the reclaimers to evict.

@@ -21,8 +21,8 @@ use plimsoll_disk::clock::{Clock, SystemClock};
 use super::Budget;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// The first in the queue retries after this time at the latest: memory may become available
-/// without being returned (a page is released).
+/// The first in the queue retries after this time at the latest, because memory may become
+/// available without being returned (a page is released).
 const STEP: Duration = Duration::from_millis(5);
 
 /// The place of a thread that arrives while others wait.

@@ -293,9 +293,9 @@ fn verdict(
     worth.then_some((Queue::Protected, kept))
 }
 
-/// Whether an entry is worth the oldest entries of the protected queue that it would displace.
-/// Small entries always are. A large one is if its touches outweigh those of all displaced entries
-/// together; each of its touches counts for several.
+/// Whether an entry is worth the oldest entries of the protected queue that it would displace. A
+/// small entry always is. A large entry is worth them if its touches outweigh those of all
+/// displaced entries together; each of its touches counts for several.
 fn is_worth_its_place(shared: &Shared, entries: &Entries, header: Header, touches: u8) -> bool {
     let bytes = header.bytes();
     if bytes <= entries.limit_bytes(shared) / LARGE_PART {

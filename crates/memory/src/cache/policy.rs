@@ -17,7 +17,7 @@ pub(super) enum Queue {
     Protected,
 }
 
-/// How full the cache is, in bytes of entries.
+/// The occupancy of the cache, in bytes of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Occupancy {
     pub(super) probation: u64,

@@ -99,7 +99,8 @@ impl Shared {
             return None;
         }
         let offset = offset_of(&self.segments, word.place());
-        // Prefetched together with the header's cache line: most entries extend into the next.
+        // Prefetch the next cache line together with the header's, because most entries extend into
+        // it.
         self.segments.prefetch(segment, offset + 64);
         // SAFETY: the slot referred to this entry after the line published the use of the index for
         // its fingerprint. None of the entry's segments is written until the line changes, and it

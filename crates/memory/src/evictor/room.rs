@@ -1,4 +1,4 @@
-//! How much room the evictor keeps free: a pure function of measured rates.
+//! The amount of room that the evictor keeps free: a pure function of measured rates.
 //!
 //! ```text
 //! 0 ........ low ........ high .................. capacity

@@ -396,6 +396,6 @@ fn release_unheld() {
         retired::COUNT.fetch_sub(unheld.len(), Ordering::SeqCst);
         unheld
     };
-    // Without the lock, because this returns chunks to a budget.
+    // Drop the memory without the lock, because this returns chunks to a budget.
     drop(unheld);
 }

@@ -27,7 +27,7 @@ impl Hits {
     pub(super) fn note(&self) {
         match this_line() {
             Some(line) => {
-                // A load and a store: the counter has no other writer.
+                // A load and a store suffice, because the counter has no other writer.
                 let counter = &self.by_line[line].0;
                 counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             }

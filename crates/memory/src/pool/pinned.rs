@@ -73,8 +73,8 @@ impl Deref for Page {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: `stay` keeps the frame resident, so it is not written; its chunk is kept as long,
-        // by the pool or after it.
+        // SAFETY: `_stay` keeps the frame resident, so it is not written; its chunk is kept as
+        // long, by the pool or after it.
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), PAGE_BYTES) }
     }
 }

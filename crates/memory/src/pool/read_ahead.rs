@@ -136,8 +136,8 @@ impl Waiting {
         let mut state = self.lock();
         state.closed = true;
         let handles = std::mem::take(&mut state.handles);
-        // Drop the runs after unlocking: that may drop the last clone of a file, which takes the
-        // pool's lock.
+        // Drop the runs after unlocking, because that may drop the last clone of a file, which
+        // takes the pool's lock.
         let runs = std::mem::take(&mut state.runs);
         drop(state);
         self.more.notify_all();

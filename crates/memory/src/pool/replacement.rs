@@ -317,7 +317,7 @@ impl Replacement {
     /// Adds the four frames of a chunk, for which there is a slot.
     pub(super) fn adopt(&mut self, frames: &Frames, chunk: Chunk) {
         let slot = self.slots.add(frames, chunk);
-        // In reverse, so that the lowest frame is taken first.
+        // Push the frames in reverse, so that the lowest one is taken first.
         frames_of(slot).rev().for_each(|frame| self.queues.push_front(Queue::Free, frame));
     }
 

@@ -144,7 +144,7 @@ pub(super) const DESCENTS: usize = 8;
 struct Descent<'a> {
     levels: usize,
     before: u32,
-    /// Where the level above stopped.
+    /// The entry at which the level above stopped.
     after: u32,
     /// The entry being prefetched.
     next: u32,
@@ -554,7 +554,7 @@ impl Entries {
         );
         gap.before[..height].fill(at);
         self.height.fetch_max(height, atomic::Ordering::Relaxed);
-        // One writer at a time: nothing is added in between.
+        // A load and a store suffice, because there is only one writer at a time.
         let count = &self.towers[height - 1];
         count.store(count.load(atomic::Ordering::Relaxed) + 1, atomic::Ordering::Relaxed);
     }

@@ -44,7 +44,8 @@ pub(super) fn splice<'a>(
     for (level, to) in after.iter().enumerate().take(height) {
         own(level).prepare(*to);
     }
-    // From the bottom, so that an entry found on a high level is always found on the lower ones.
+    // Link from the bottom, so that an entry found on a high level is always found on the lower
+    // ones.
     for level in 0..height {
         before(level).publish(entry);
     }

@@ -26,7 +26,7 @@ pub(super) fn directory_sum(value_bytes: u64, directory: &[u8]) -> u64 {
     checksum(seed(&[DIRECTORY_SEED, value_bytes]), directory)
 }
 
-/// Where the stored bytes of a value go.
+/// Receives the stored bytes of a value.
 pub(crate) type Output<'a> = &'a mut dyn FnMut(&[u8]) -> Result<()>;
 
 /// Compresses one value.
@@ -44,7 +44,7 @@ pub(crate) struct Packer {
     is_packed: bool,
 }
 
-/// How a value was written.
+/// The properties of a value that was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Written {
     /// Bytes that it takes.

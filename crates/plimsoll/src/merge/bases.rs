@@ -10,8 +10,8 @@ use crate::engine::Engine;
 use crate::merge::graph::{Contained, Graph, State};
 use crate::types::error::Result;
 
-/// After one merge has opened this many bases of bases, it opens no further ones. Keys on which the
-/// bases differ and that need further ones have no base value.
+/// After one merge has opened this many bases of bases, it opens no further ones. A key on which
+/// the bases differ then has no base value if it needs further ones.
 const STATES_MAX: usize = 64;
 
 /// The bases of a merge, at least one.

@@ -25,9 +25,9 @@ use crate::types::index_key::KeyBuffer;
 use crate::types::keyspaces::{BRANCHES, SYSTEM};
 use crate::types::value::is_free;
 
-/// How often a merge of branches is repeated because its starting state is no longer retained. Must
-/// exceed the number of attempts after which a transaction reads commits that are ordered but not
-/// yet durable.
+/// Maximum number of times that a merge of branches is repeated because its starting state is no
+/// longer retained. Must exceed the number of attempts after which a transaction reads commits that
+/// are ordered but not yet durable.
 const RELEASED_MAX: u32 = 8;
 
 /// The outcome of a merge.
@@ -110,8 +110,9 @@ impl Merge {
         }
     }
 
-    /// Commits a merge of branches. Another merge of the two releases the state that this one began
-    /// from; then this one is repeated, from the state that the other one has merged.
+    /// Commits a merge of branches. If another merge of the same branches has released the base of
+    /// this one, this merge is repeated; its base is then the state that the other merge has
+    /// merged.
     fn commit_branches(&self, store: &Arc<Engine>, to: Target<'_>) -> Result<(bool, Glsn), Stop> {
         let (released, mut left) = (Cell::new(None), RELEASED_MAX);
         let change = |tx: &mut Transaction| match self.merge_into(store, tx) {
@@ -225,7 +226,7 @@ impl Merge {
         Ok(is_merged)
     }
 
-    /// Commits, and lets this process know of the merge before a branch can be deleted.
+    /// Commits, and adds the merge to this process's registry before a branch can be deleted.
     fn commit_noting(&self, store: &Engine, tx: Transaction) -> Result<Glsn> {
         if tx.writes.is_empty() {
             return tx.commit();
@@ -233,7 +234,7 @@ impl Merge {
         let branches = &store.reader.snapshots.branches;
         let changing = branches.lock_changing();
         let ticket = tx.commit_submit()?;
-        // Before the wait, which may fail (`Stalled`) although the commit stays.
+        // Add the merge before the wait, which may fail (`Stalled`) although the commit stays.
         let tags = &store.reader.snapshots.tags;
         branches.merged(self.chains(), self.theirs.at(), ticket.glsn(), tags);
         drop(changing);

@@ -77,7 +77,7 @@ impl<'a> Graph<'a> {
                 common.push((*chain, at));
             }
         }
-        // Newest first: a state contains only older ones.
+        // Visit the newest first, because a state contains only older ones.
         common.sort_unstable_by_key(|(_, at)| std::cmp::Reverse(*at));
         let (mut newest, mut covered) = (Vec::new(), Contained::new());
         for (chain, at) in common {
@@ -107,7 +107,7 @@ impl<'a> Graph<'a> {
 
     /// Whether another state contains every commit that a state contains.
     fn is_within(&mut self, state: &(State, Contained), other: &Contained) -> Result<bool> {
-        // Its own chain first, which mostly has some.
+        // Check the state's own chain first, because it usually decides.
         let (own, contained) = state;
         let contained = contained.iter().map(|(chain, at)| (*chain, *at));
         for (chain, at) in iter::once(*own).chain(contained) {
@@ -124,7 +124,7 @@ impl<'a> Graph<'a> {
     }
 
     /// Whether a chain may have written keys after `from` and up to `upto`. A merge commit that
-    /// wrote no key does not count: it only adds commits of other chains.
+    /// wrote no key does not count, because it only adds commits of other chains.
     fn has_commits(&mut self, id: u32, from: Glsn, upto: Glsn) -> Result<bool> {
         self.has_commits_between(id, (from, upto), [upto; 2])
     }
@@ -161,7 +161,7 @@ impl<'a> Graph<'a> {
             });
             let found = changes.and_then(|mut changes| changes.advance(self.store));
             match found {
-                // Not known.
+                // Unknown: the first moment is no longer retained.
                 Err(Error::Trimmed { .. }) => return Ok(true),
                 Err(error) => return Err(error),
                 Ok(true) => return Ok(true),
@@ -192,7 +192,7 @@ impl<'a> Graph<'a> {
         Ok(contained)
     }
 
-    /// A chain; `None` if no one needs it any more.
+    /// A chain; `None` if it was removed because no other chain needs it.
     fn chain(&mut self, id: u32) -> Result<Option<&Chain>> {
         match self.chains.entry(id) {
             btree_map::Entry::Occupied(entry) => Ok(Some(entry.into_mut())),

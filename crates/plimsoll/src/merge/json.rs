@@ -1,13 +1,13 @@
 //! Merges three versions of a JSON text: objects field by field, or arrays as sets.
 //!
-//! Texts are not converted: the parts that are kept are copied as they are written, so that numbers
+//! Texts are not converted. The parts that are kept are copied as they are written, so that numbers
 //! stay exact. Parts are compared without regard to white space, escapes in strings, and the order
 //! of fields. Numbers are equal only if they are written in the same way.
 //!
-//! The result does not depend on which side is ours: what both sides have added comes from the side
-//! whose text is smaller as bytes first, and white space is that of the base if it has any fields.
-//! The merged text is not longer than the three texts together: white space is left out
-//! if it would be.
+//! The result does not depend on which side is ours: of the additions of both sides, those of the
+//! side whose text is smaller as bytes come first, and white space is that of the base if it has
+//! any fields. The merged text is not longer than the three texts together. If it would be, white
+//! space is left out.
 
 mod read;
 #[cfg(test)]
@@ -33,7 +33,7 @@ const ELEMENT_BYTES: u64 = 384;
 /// Longer white space between two fields is left out, because it may be repeated.
 const SPACE_BYTES_MAX: usize = 300;
 
-/// How a text is merged.
+/// The kind of a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kinds {
     Objects,
@@ -157,7 +157,7 @@ impl<'a> Sides<'a> {
         }
     }
 
-    /// The text that is the merged value; `Err` if it is none of the three.
+    /// Chooses the merged value among the three; `Err` if it is none of them.
     fn choose(self) -> std::result::Result<Option<&'a [u8]>, ()> {
         let Self { base, ours, theirs, .. } = self;
         let by_us = !self.is_same(base, ours);
@@ -261,7 +261,7 @@ struct Items<'m, 'a> {
 }
 
 impl<'m, 'a> Items<'m, 'a> {
-    /// The white space is that of the first list that has any items.
+    /// Takes the white space of the first list that has any items.
     fn new(merged: &'m mut Merged, lists: [&List<'a>; 3], brackets: [&'static [u8]; 2]) -> Self {
         let model = lists.into_iter().find(|list| !list.elements.is_empty());
         let spaces = match model {
@@ -279,7 +279,7 @@ impl<'m, 'a> Items<'m, 'a> {
         Self { merged, spaces, brackets, is_empty: true }
     }
 
-    /// Before an item.
+    /// Writes the text that precedes an item.
     fn begin(&mut self) {
         match std::mem::take(&mut self.is_empty) {
             true => {

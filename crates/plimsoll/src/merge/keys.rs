@@ -33,14 +33,14 @@ pub(crate) struct Scope {
     pub(crate) source: Source,
 }
 
-/// Where the keys to compare come from.
+/// The source of the keys to compare.
 #[derive(Clone)]
 pub(crate) enum Source {
-    /// All that were written between the two moments.
+    /// All keys that were written between the two moments.
     Whole,
-    /// Those of them that are in a range.
+    /// The keys of a range that were written between the two moments.
     Within(UserRange),
-    /// Those in a part of a list.
+    /// The keys in a part of a list.
     Listed(Arc<KeyList>, Range<usize>),
 }
 
@@ -133,7 +133,7 @@ impl Scope {
 /// The keys that a commit wrote in a keyspace.
 struct Found {
     name: Arc<str>,
-    /// Where they are in the list.
+    /// Their range in the list.
     listed: Range<usize>,
     first: Vec<u8>,
     last: Bound<Vec<u8>>,

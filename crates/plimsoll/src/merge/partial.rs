@@ -1,8 +1,8 @@
 //! Merges in a partial clone, whose commit graph lacks commits.
 //!
-//! The marks in keyspace [`IDS`] name the commits of which the store lacks parents. A merge is
-//! right if its bases contain all of them that the merged states contain: the common ancestors are
-//! then known. Any other merge is refused.
+//! The marks in keyspace [`IDS`] name the commits of which the store lacks parents. The common
+//! ancestors of the merged states are known if the bases contain all of these commits that the
+//! merged states contain. Any other merge is refused.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::{BOUNDARY, IDS, PLACE};
 
-/// Passes the id of each commit of which the store lacks parents to `visit`, with whether it is a
-/// boundary commit, and where it is.
+/// Passes each commit of which the store lacks parents to `visit`: its id, whether it is a boundary
+/// commit, and its places.
 fn each_mark(
     store: &Arc<Engine>,
     mut visit: impl FnMut(&[u8], bool, &[State]) -> Result<()>,

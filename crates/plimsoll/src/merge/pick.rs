@@ -47,18 +47,18 @@ pub struct CherryPick {
 }
 
 impl Db {
-    /// Applies the changes of one commit, of any branch, to main, or to the branch set by
-    /// [`CherryPick::into`], by a new commit. Each key that the commit changed gets the value that
-    /// the commit gave it. A key that has another value there than it had before the commit is a
-    /// conflict, unless the keyspace has a rule ([`MergeRule`](crate::MergeRule)) that decides, or
-    /// the key has its new value already.
+    /// Applies the changes of one commit of any branch, by a new commit, to main or to the branch
+    /// set by [`CherryPick::into`]. Each key that the commit changed gets the value that the commit
+    /// gave it. A key that has another value there than it had before the commit is a conflict,
+    /// unless the keyspace has a rule ([`MergeRule`](crate::MergeRule)) that decides, or the key
+    /// has its new value already.
     ///
     /// The changes of a merge commit are those that the merge made on its branch.
     ///
-    /// The new commit has the metadata of the old one, which then says where it comes from: a JSON
-    /// object has the field `cherry_pick_of`, the GLSN; other text ends with the line `(cherry-pick
-    /// of GLSN n)`; metadata that is not text, or has no room for it, is left unchanged. If the
-    /// commit has no metadata, the new one has `cherry-pick of GLSN n`.
+    /// The new commit has the metadata of the old one, with the old GLSN added: a JSON object has
+    /// it in the field `cherry_pick_of`; other text ends with the line `(cherry-pick of GLSN n)`;
+    /// metadata that is not text, or has no room for the addition, is left unchanged. If the commit
+    /// has no metadata, the new one has `cherry-pick of GLSN n`.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {

@@ -39,8 +39,8 @@ pub struct Reset {
 }
 
 impl Db {
-    /// Makes main equal to its state at an earlier moment, by one commit; the history stays, and a
-    /// reset to the moment before it undoes it. Other branches stay as they are:
+    /// Makes main equal to its state at an earlier moment, by one commit. The history stays, and a
+    /// reset to the moment before that commit undoes it. Other branches stay as they are:
     /// [`Branch::reset_to`] resets them. Keys that have the same value at both moments are not
     /// written. Commits of other transactions during the reset are either undone by it or come
     /// after it.

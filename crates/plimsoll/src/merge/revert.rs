@@ -117,6 +117,10 @@ impl Revert {
 
     /// Runs the revert.
     ///
+    /// If the log no longer has the commit, its changes are found in the index, and every keyspace
+    /// must retain both states, unless [`Revert::keyspace`] names the keyspaces in which to undo
+    /// them. A GLSN that is not a commit then has nothing to undo.
+    ///
     /// # Errors
     /// [`Error::InvalidInput`]: there is no such commit ([`InvalidInput::NotACommit`]); it changed
     /// no keys ([`InvalidInput::NothingToRevert`]); it was made on another branch
@@ -128,10 +132,6 @@ impl Revert {
     /// the commit are no longer retained; [`Error::Future`]; the errors of
     /// [`Transaction::commit`](crate::Transaction::commit), [`Error::Conflict`] only after 32
     /// attempts in a row. Nothing is written then.
-    ///
-    /// If the log no longer has the commit, its changes are found in the index, and every keyspace
-    /// must retain both states, unless [`Revert::keyspace`] names those to undo it in. A GLSN that
-    /// is not a commit then has nothing to undo.
     pub fn run(&self) -> Result<MergeOutcome> {
         self.plan()?.run(&self.branch.db.store)
     }
@@ -148,7 +148,7 @@ impl Revert {
         let theirs = self.branch.snapshot_at(Moment::Glsn(Glsn(glsn.0 - 1)))?;
         self.choices.check_keyspaces(store)?;
         let scopes = match self.changed() {
-            // Its keys are found in the index, as long as that retains them.
+            // Find the keys of the commit in the index, as long as that retains them.
             Err(Error::Trimmed { .. }) => self.choices.scopes(store),
             changed => Some(self.choices.choose(changed?)),
         };

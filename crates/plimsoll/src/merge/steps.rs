@@ -226,7 +226,7 @@ impl MergeStep {
         match &self.resolved {
             Resolved::Put(value) => Ok(Some(value.clone())),
             Resolved::Theirs if self.action == MergeAction::Put => self.value(MergeSide::Theirs),
-            // Theirs: its value has expired since.
+            // The value of theirs has expired since.
             Resolved::Theirs | Resolved::Keep | Resolved::Delete | Resolved::Conflict => Ok(None),
         }
     }
@@ -356,8 +356,8 @@ impl Stream {
         })
     }
 
-    /// Whether the base has the version of a key that our state has: both are states of main, and
-    /// the version is old enough.
+    /// Whether the base has the version of a key that our state has. This is so if both are states
+    /// of main, and the version is old enough.
     fn is_in_base(&self, part: &Part, ours: &ValueReader) -> bool {
         let base = self.sides.bases.as_ref().and_then(Bases::only_on_main);
         let is_newer = |base: &Snapshot| base.at() <= self.sides.ours.at();
@@ -380,7 +380,7 @@ impl Stream {
         note(part, Read::Key(&key))?;
         let mut ours = if is_reset { None } else { read(MergeSide::Ours)? };
         let our_expiry = ours.as_ref().map(ValueReader::expiry);
-        // Most keys of a merge are unchanged in our state: one read finds ours and the base.
+        // Most keys of a merge are unchanged in our state, so one read finds ours and the base.
         let is_in_base = ours.as_ref().is_some_and(|ours| self.is_in_base(part, ours));
         let base = if is_in_base { Some(None) } else { self.base(part, &key)? };
         // Without a common base, a rule decides.

@@ -10,8 +10,8 @@ use plimsoll_memory::buffer::Buffer;
 use crate::types::error::Result;
 use crate::types::value::{Value, room_for};
 
-/// The longest text, and the most lines of the three texts together: the comparison allocates from
-/// the heap, where freed memory may stay with the process.
+/// The longest text, and the most lines of the three texts together. The limits exist because the
+/// comparison allocates from the heap, where freed memory may stay with the process.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 const LINES_MAX: u64 = 1 << 16;
 
@@ -53,7 +53,7 @@ pub(super) fn are_in_bounds(lens: [u64; 3]) -> bool {
 /// The changes from one text to another.
 struct Changes<'a> {
     hunks: Vec<Hunk>,
-    /// Where each line of the changed text begins, and its end.
+    /// The beginning of each line of the changed text, and the end of the text.
     offsets: Vec<usize>,
     text: &'a [u8],
 }
@@ -76,7 +76,7 @@ impl<'a> Changes<'a> {
     }
 }
 
-/// Where each line begins, and the end of the text.
+/// The beginning of each line, and the end of the text.
 fn offsets(text: &[u8]) -> Vec<usize> {
     let ends = byte_lines(text).tokenize().scan(0, |end, line| {
         *end += line.len();

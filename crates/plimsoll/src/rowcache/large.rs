@@ -143,7 +143,7 @@ impl LargeValues {
         if !self.make_room(needed) {
             return false;
         }
-        // Not under the lock, because the budget may ask for memory back.
+        // Allocate without the lock, because the budget may ask for memory back.
         let Ok(mut kept) = Buffer::with_capacity(&self.budget, Kind::Objects, value.len()) else {
             return false;
         };
@@ -257,7 +257,7 @@ impl LargeValues {
     pub(crate) fn clear(&self) {
         let dropped = {
             let mut entries = self.lock();
-            // Under the lock, because bits are set under it.
+            // Clear the filter under the lock, because bits are set under it.
             self.filter.iter().for_each(|word| word.store(0, Ordering::Relaxed));
             entries.bits_set = 0;
             (std::mem::take(&mut entries.by_hash), std::mem::take(&mut entries.order))

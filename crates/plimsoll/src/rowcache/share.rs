@@ -11,7 +11,7 @@
 //! 2. A step is one part in [`WHOLE`], and the next step is not taken before the last was filled.
 //! 3. Free memory is *lent* to rows beyond their share, except for one part in [`KEPT_FREE`] of the
 //!    budget. When less than that is free, rows return lent memory, up to [`RETURN_STEPS_MAX`]
-//!    bites at each check. While memory is lent, ghost hits are not evidence.
+//!    steps at each check. While memory is lent, ghost hits are not evidence.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -141,9 +141,9 @@ impl Balance {
     }
 
     /// Weighs and moves a step if the evidence supports it, or lends free memory; does nothing if
-    /// another thread is doing so. Free budget is divided as well: after a restart the pages may
-    /// not have been restored yet, and restored rows must not be measured by them. Returns whether
-    /// there is memory to lend.
+    /// another thread is doing so. Free budget is divided as well, because after a restart the
+    /// pages may not have been restored yet, and restored rows must not be measured by them.
+    /// Returns whether there is memory to lend.
     pub(crate) fn rebalance(&self, cache: &Cache, pool: &Pool, budget: &Budget) -> bool {
         let (free_bytes, kept_bytes) = (budget.free_bytes(), budget.limit_bytes() / KEPT_FREE);
         let lent = free_bytes.saturating_sub(kept_bytes);

@@ -514,7 +514,7 @@ fn rows_shrink_with_the_budget_and_grow_again_with_it() {
     }
     let stats = store.reader.row_cache.stats().unwrap().0;
     assert!(stats.index_bytes > 12 << 20, "as much as the small budget has for them: {stats:?}");
-    // Even while a view refers to it.
+    // The cache shrinks even while a view refers to it.
     crate::engine::memory::set(&store, 16 << 20).unwrap();
     drop(view);
     let stats = store.reader.row_cache.stats().unwrap().0;

@@ -22,7 +22,7 @@ pub(crate) struct Row<'a> {
     pub(crate) key: &'a [u8],
     /// The GLSN of its version.
     pub(crate) glsn: Glsn,
-    /// When its value expires.
+    /// The expiry of its value.
     pub(crate) expiry: Option<Expiry>,
     pub(crate) value: &'a [u8],
     pub(crate) touches: u8,
@@ -51,8 +51,8 @@ impl RowCache {
         self.kept.as_ref().map_or(0, |kept| kept.balance.share())
     }
 
-    /// The bytes of the rows' share, without lent memory: an image of all rows could be as large as
-    /// the store.
+    /// The bytes of the rows' share, without lent memory, because an image of all rows could be as
+    /// large as the store.
     pub(crate) fn share_bytes(&self) -> u64 {
         self.kept.as_ref().map_or(0, |kept| kept.balance.share_bytes())
     }
@@ -113,8 +113,7 @@ mod tests {
         // The cache's own tables are part of it.
         let limit_mib =
             || (row_cache.warm_cache().unwrap().turnover().limit_bytes + (1 << 19)) >> 20;
-        // When the budget shrinks, the row cache is resized first and the budget is changed
-        // afterwards.
+        // The row cache is resized before the budget shrinks.
         assert!(row_cache.resize(32 << 20).is_none());
         row_cache.expect_share(32);
         assert_eq!((row_cache.share(), limit_mib()), (32, 16));

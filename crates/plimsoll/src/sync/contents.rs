@@ -125,8 +125,8 @@ pub(super) struct Received {
     /// Whether it is a boundary commit of a partial clone: its changes are the complete state of
     /// the original commit, whose parents the store lacks.
     pub(super) is_boundary: bool,
-    /// The chain of the commit. Its changes do not show it if it deletes only keys that the store
-    /// does not have.
+    /// The chain of the commit. It cannot be derived from the changes if the commit deletes only
+    /// keys that the store does not have.
     pub(super) chain: u32,
     /// The time of the original commit, in microseconds since 1970 UTC.
     pub(super) micros: u64,

@@ -19,7 +19,7 @@ pub enum Forgery {
     Metadata,
     /// A byte of a value.
     Value,
-    /// When a value expires.
+    /// The expiry of a value.
     Expiry,
     /// The key of a deletion.
     Delete,
@@ -45,13 +45,13 @@ thread_local! {
     static IS_FORGED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Has the `nth` commit from now that this thread sends forged (1: the next one).
+/// Alters the `nth` commit that this thread sends from now on (1: the next one).
 pub fn arm(nth: u64, forgery: Forgery) {
     ARMED.set(Some((nth, forgery)));
     IS_FORGED.set(false);
 }
 
-/// Ends [`arm`]; returns whether an altered commit was sent.
+/// Ends the effect of [`arm`]. Returns whether an altered commit was sent.
 pub fn disarm() -> bool {
     ARMED.set(None);
     IS_FORGED.replace(false)

@@ -470,8 +470,8 @@ impl Ids {
         }
     }
 
-    /// Whether the log was trimmed at a state of a chain before its ids were asked for: the next
-    /// record of the chain stands for unknown commits.
+    /// Whether the log was trimmed at a state of a chain before its ids were asked for. The next
+    /// record of the chain then stands for unknown commits.
     fn is_trimmed(&self, snapshot: &Snapshot, batch: &Batch, (chain, at): State) -> Result<bool> {
         if at == Glsn::MAX {
             return Ok(false);

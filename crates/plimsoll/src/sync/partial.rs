@@ -16,7 +16,7 @@ use crate::sync::peer::{LineEnd, Move, Peer, Wanted};
 use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
 
-/// How much of the history a clone gets: see [`Db::clone_store_with`].
+/// The part of the history that a clone gets: see [`Db::clone_store_with`].
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {

@@ -115,8 +115,8 @@ pub(super) trait Peer {
     /// Errors of reads.
     fn has(&mut self, id: &CommitId) -> Result<bool>;
 
-    /// Sends a commit and its ancestors to `sink`, parents first, without the first commit of each
-    /// line of `haves` that the store has, and its ancestors.
+    /// Sends a commit and its ancestors to `sink`, parents first. Of each line of `haves`, omits
+    /// the first commit that this store has, and the ancestors of that commit.
     ///
     /// # Errors
     /// [`BranchMoved`](crate::InvalidInput::BranchMoved) if the branch does not contain the commit;

@@ -6,7 +6,7 @@
 //! The commits that were merged from them are kept.
 //!
 //! Memory: a transfer knows at most [`MAX_SIDE_LINES`] temporary branches, whatever their number in
-//! the store. If it needs one of the others, it forks a new one there.
+//! the store. If it needs the end of a branch that it does not know, it forks a new branch there.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -59,9 +59,9 @@ struct Line {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Boundary {
     None,
-    /// This commit, if it is the first one.
+    /// This commit, if it is the first that is received.
     Only(CommitId),
-    /// Those of the store itself.
+    /// Any, because the commits come from the store itself.
     Any,
 }
 
@@ -227,12 +227,14 @@ impl Receiver {
         Ok(())
     }
 
-    /// The error for a commit that the store lacks, and from which one that was sent descends.
+    /// The error for a commit that the store lacks although a commit that was sent descends from
+    /// it.
     fn lacks(&self, id: &CommitId) -> Result<Error> {
-        // It was deleted with its branch after the other side had been told of it.
         if self.is_partial {
             return Ok(InvalidInput::BelowBoundary { id: id.to_string() }.into());
         }
+        // If the id is known, the commit was deleted with its branch after the other side had been
+        // told of it.
         Ok(if self.ids.places(id)?.is_empty() { unknown(id) } else { self.moved() })
     }
 
@@ -291,7 +293,7 @@ impl Receiver {
         let names = self.db.branches()?.into_iter().map(|info| info.name);
         for name in names.chain([MAIN.to_owned()]) {
             let chain = match self.db.branch(&name) {
-                // It was deleted since it was listed.
+                // The branch was deleted since it was listed.
                 Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => continue,
                 branch => branch?.id(),
             };
@@ -418,7 +420,8 @@ impl Receiver {
             let registry = db.store.reader.keyspaces.handle(BRANCHES, "".into());
             tx.space_to_put(&registry)?;
             for (from, upto) in merged {
-                // It may have been removed before the transaction began, or may be after that.
+                // The chain may have been removed before the transaction began, or may be removed
+                // later.
                 if *from != MAIN_CHAIN && tx.get(&registry, chain_key(*from))?.is_none() {
                     return Err(self.moved());
                 }
@@ -588,10 +591,10 @@ impl Receiver {
 }
 
 impl Drop for Receiver {
-    /// Waits for a commit that was ordered, because the next transfer would not see it, and would
-    /// conflict with it.
+    /// Waits until the last ordered commit is durable. Otherwise the next transfer would not see
+    /// it, and would conflict with it.
     fn drop(&mut self) {
-        // After an error, the store accepts nothing more.
+        // Ignore an error: after it, the store accepts nothing more.
         let _ = self.wait();
     }
 }

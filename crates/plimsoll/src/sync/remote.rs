@@ -101,7 +101,7 @@ impl Db {
             Ok(_) => return Err(InvalidInput::CloneTarget { path: dest.to_owned() }.into()),
             Err(error) => return Err(error.into()),
         }
-        // The first request: a server that cannot open its store reports that here.
+        // This is the first request, so a server that cannot open its store reports that here.
         let keyspaces = other.keyspaces()?;
         if let CloneDepth::At(id) = depth {
             match other.line(Wanted { branch: MAIN, id }, 1, &Haves::default()) {

@@ -128,8 +128,8 @@ pub(super) fn contains(ids: &Ids, branch: &Branch, id: &CommitId) -> Result<bool
     Ok(!contained(ids, &[tip.state()], vec![*id])?.is_empty())
 }
 
-/// Which of the commits `wanted` the states `from` contain, on any chain. Visits each ancestor of
-/// `from` at most once.
+/// Those of the commits `wanted` that the states `from` contain, on any chain. Visits each ancestor
+/// of `from` at most once.
 ///
 /// # Errors
 /// The budget, which holds the queue of the traversal; errors of reads.

@@ -126,9 +126,9 @@ impl Db {
         Ok(whole.map(|place| place.glsn))
     }
 
-    /// Transfers the commits of a branch that the other store lacks to its branch of the same name,
-    /// which is created if it does not exist. The branch here must contain the last commit of the
-    /// other branch, so that the push replaces no commits.
+    /// Transfers the commits of a branch that the other store lacks. They go to the branch of the
+    /// same name there, which is created if it does not exist. The branch here must contain the
+    /// last commit of the other branch, so that the push replaces no commits.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -206,9 +206,9 @@ impl Db {
     }
 
     /// Transfers the commits of a branch of the other store to the branch `into` of this one, which
-    /// is created if it does not exist. `into` then ends with the same commit. If it had commits of
-    /// its own, a new commit makes it equal to the other branch, and they stay in its history.
-    /// Usually, `into` is a branch that only this method changes.
+    /// is created if it does not exist. `into` then ends with the same commit. If `into` had
+    /// commits of its own, they stay in its history, and a new commit makes `into` equal to the
+    /// other branch. Usually, `into` is a branch that only this method changes.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -392,7 +392,7 @@ impl Db {
         ids.catch_up()?;
         let stays = match ids.tip((old.id(), at))? {
             None => false,
-            // `name` ends with the commit of `branch` itself: nothing is kept twice.
+            // `name` ends with the commit of `branch` itself, so nothing is kept twice.
             Some(own) if own.id == *tip => branch.sees(own.chain, own.glsn),
             Some(own) => !contains(&ids, branch, &own.id)?,
         };

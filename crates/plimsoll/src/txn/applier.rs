@@ -23,7 +23,7 @@ pub(crate) struct Applier {
     pub(crate) index: Arc<OpenIndex>,
     pub(crate) sequencer: Arc<CommitSequencer>,
     pub(crate) records: Arc<OwnRecords>,
-    /// Which of the store's own records have changed and must be loaded.
+    /// The store's own records that have changed and must be loaded.
     pub(crate) to_load: Mutex<Touched>,
     pub(crate) must_load_records: Arc<AtomicBool>,
 }
@@ -64,11 +64,12 @@ impl Applier {
         // Link all versions at once in key order, because linking them one by one would wait for
         // memory each time.
         apply.settle();
-        // Before the commits are visible, so that a thread that sees a commit also sees that
-        // records must be loaded.
+        // Mark the records before the commits become visible, so that a thread that sees a commit
+        // also sees that records must be loaded.
         let touched = apply.touched();
         if touched.restarts_time {
-            // Rows may hold values that merges have dropped because they had expired before.
+            // The restart sets the time of the log back. Cached rows could then show values that
+            // had expired and that merges have dropped.
             self.index.env.context.row_cache.clear();
         }
         if touched != Touched::default() {
@@ -76,11 +77,12 @@ impl Applier {
             to_load.add(touched);
             self.must_load_records.store(true, Ordering::Relaxed);
         }
-        // The last entries may belong to other streams. Another thread without the lock may have
-        // read further entries in the meantime.
         if applied.is_err() && apply.applied() >= from {
             hit(Border::CatchUpFailed);
         }
+        // Count everything before `next` as applied, because the last entries may belong to other
+        // streams. `apply` may be further: another thread without the lock may have read further
+        // entries in the meantime.
         let last =
             if applied.is_ok() { Glsn(next.0 - 1).max(apply.applied()) } else { apply.applied() };
         self.sequencer.took_in(held, last);
@@ -118,7 +120,8 @@ impl Applier {
         }
         if to_load.tags {
             self.records.refresh_tags(self.sequencer.applied())?;
-            // A tag may retain the base of a merge that was forgotten before it was known here.
+            // Load the branches as well: a tag that was unknown here may retain the base of a merge
+            // that this process has forgotten.
             to_load.branches = true;
             to_load.tags = false;
         }
@@ -126,9 +129,9 @@ impl Applier {
             self.records.refresh_branches(self.sequencer.applied())?;
             to_load.branches = false;
         }
-        // Versions may be dropped from now on that were retained.
+        // Versions that were retained before may be dropped from now on.
         self.index.env.signals.call_compaction();
-        // Release: a thread that sees that nothing is to be loaded sees the loaded records.
+        // Release: a thread that reads `false` also sees the loaded records.
         self.must_load_records.store(false, Ordering::Release);
         Ok(())
     }

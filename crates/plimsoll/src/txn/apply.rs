@@ -23,11 +23,12 @@ use crate::types::keyspaces::{BRANCHES, CURSORS, SYSTEM, TAGS, TIME_MARK};
 use crate::types::version::Stored;
 
 /// During an open, memtable room is reserved in steps of this many bytes, or of this part of a
-/// memtable (a divisor) if that is less: a reservation costs as much as a small transaction.
+/// memtable (a divisor) if that is less, because a reservation costs as much as a small
+/// transaction.
 const ROOM_BYTES: usize = 64 << 10;
 const ROOM_PART: u64 = 16;
 
-/// When commits are applied.
+/// The circumstances in which commits are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
     /// During an open, before any read.
@@ -52,7 +53,7 @@ pub(crate) struct Apply<'a> {
     lacks_room: bool,
 }
 
-/// Which of the store's own records the applied commits have changed.
+/// The store's own records that the applied commits have changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Touched {
     /// Records of keyspaces.
@@ -71,7 +72,7 @@ impl Touched {
     pub(crate) const ALL: Self =
         Self { keyspaces: true, cursors: true, tags: true, branches: true, restarts_time: false };
 
-    /// Which records are in the keyspaces for which `has` is true.
+    /// The records in the keyspaces for which `has` is true.
     fn of(has: impl Fn(u32) -> bool) -> Self {
         Self {
             keyspaces: has(SYSTEM),
@@ -82,7 +83,7 @@ impl Touched {
         }
     }
 
-    /// Adds those of `other`.
+    /// Adds the records of `other`.
     pub(crate) fn add(&mut self, other: Self) {
         self.keyspaces |= other.keyspaces;
         self.cursors |= other.cursors;
@@ -118,12 +119,12 @@ impl<'a> Apply<'a> {
         self.applied
     }
 
-    /// Whether it failed because a memtable has to be flushed first.
+    /// Whether a commit could not be applied because a memtable has to be flushed first.
     pub(crate) fn lacks_room(&self) -> bool {
         self.lacks_room
     }
 
-    /// Which of the store's own records the applied commits have changed.
+    /// The store's own records that the applied commits have changed.
     pub(crate) fn touched(&self) -> Touched {
         self.touched
     }

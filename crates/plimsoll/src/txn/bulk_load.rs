@@ -164,8 +164,8 @@ impl BulkLoad {
             stored.expiring(expiry).encode(&mut encoded);
         }
         if self.rows.push(&self.key, &encoded).is_err() {
-            // Free memory: first that of the other buffer, then that of the rows in memory; other
-            // users may free some as well.
+            // Free memory and try again: first the memory of the other buffer, then that of the
+            // rows in memory. Other users of the budget may free memory as well.
             self.runs.release_rows()?;
             if self.rows.push(&self.key, &encoded).is_err() {
                 self.write_rows()?;
@@ -280,8 +280,8 @@ impl BulkLoad {
         })
     }
 
-    /// Merges the runs in the memory that the rows have released; fewer at once if the budget
-    /// refuses.
+    /// Merges the runs in the memory that the rows have released. If the budget refuses, merges
+    /// fewer runs at a time.
     fn merge_runs(&mut self) -> Result<()> {
         let Self { committer, runs, limit_bytes, .. } = self;
         let threads = if committer.options.background {

@@ -142,7 +142,7 @@ impl<'a> Commit<'a> {
     }
 
     /// Waits while flushes and merges lag behind. Other commits proceed. Commits of the store's own
-    /// records do not wait for merges: the job that merges makes such commits, too.
+    /// records do not wait for merges, because the merge job makes such commits itself.
     pub(crate) fn throttle(&self) -> Result<()> {
         let index = &self.reader.index;
         if !self.spaces.iter().all(is_own) {
@@ -155,8 +155,8 @@ impl<'a> Commit<'a> {
         }
     }
 
-    /// Checks that the keyspaces that the commit writes to exist. A commit that dropped one is seen
-    /// if it was ordered and applied before.
+    /// Checks that the keyspaces that the commit writes to exist. Detects a drop only if its commit
+    /// was ordered and applied before this call.
     pub(crate) fn check_keyspaces(&self) -> Result<()> {
         self.reader.keyspaces.check_take_more(self.spaces.iter().copied())
     }
@@ -231,7 +231,7 @@ impl<'a> Commit<'a> {
         append: impl FnOnce(&Draft<'_>) -> Result<Ticket, LogError>,
     ) -> Result<Ordered> {
         if self.changes_nothing() {
-            // The updates were computed from everything applied.
+            // Order nothing. The updates were computed from everything applied.
             return Ok(Ordered { glsn: self.sequencer.applied(), is_durable: false });
         }
         let glsn = self.sequencer.submit_and_apply(
@@ -299,7 +299,8 @@ impl<'a> Commit<'a> {
 
     fn apply(&self, room: Room<'a>, glsn: Glsn) -> Result<()> {
         let (body, writes) = (&self.body, &self.writes);
-        // Before the versions, because the commit's own puts in a range survive its deletion.
+        // Delete the ranges before applying the versions, because the commit's own puts in a range
+        // survive its deletion.
         self.reader.index.runs.delete_ranges(glsn, self.ranges());
         drop(room.ranges);
         match room.versions {
@@ -364,14 +365,15 @@ impl<'a> Commit<'a> {
         self.waits
     }
 
-    /// Whether it writes records of keyspaces, tags or branches, which decide what is retained:
-    /// every process must know them before it drops versions.
+    /// Whether it writes records of keyspaces, tags or branches, which decide what is retained.
+    /// Every process must know them before it drops versions.
     pub(crate) fn changes_retention(&self) -> bool {
         [SYSTEM, TAGS, BRANCHES].iter().any(|own| self.spaces.contains(own))
     }
 
     /// Whether commits that follow it in a batch, before it is applied, cannot be checked against
-    /// it key by key: it deletes ranges, has runs, or writes records of the store's own.
+    /// it key by key. This is so if it deletes ranges, has runs, or writes records of the store's
+    /// own.
     pub(crate) fn ends_batch(&self) -> bool {
         !self.writes.ranges().is_empty()
             || !self.writes.spilled().is_empty()
@@ -510,7 +512,8 @@ mod tests {
         put(&store, 3, 10).unwrap();
     }
 
-    /// More blob files are opened after those of the runs than are kept open.
+    /// Between the preparation and the commit, so many other blob files are opened that those of
+    /// the runs do not stay open.
     #[test]
     fn adopting_the_runs_of_an_ordered_commit_needs_no_memory() {
         let dir = tempfile::tempdir().unwrap();

@@ -142,7 +142,7 @@ impl Committer {
     /// Opens a snapshot at the newest readable GLSN.
     pub(crate) fn open_newest(&self) -> OpenMoment {
         let moment = self.open_now(|| self.newest_to_open());
-        // Apply after the open: a floor that is promised in the meantime is then not above the
+        // Apply after the open, so that a floor that is promised in the meantime is not above the
         // snapshot.
         self.show_now(&moment);
         moment
@@ -158,15 +158,15 @@ impl Committer {
     /// Opens the base snapshot of updates for a transaction at `at`: the newest, or `at` if that is
     /// ordered but not visible yet.
     ///
-    /// It retains every later moment as well: an update is computed again from a later one if its
-    /// base has changed, and a deletion since must not be missed then.
+    /// It retains every later moment as well. If the base of an update changes, the update is
+    /// computed again from a later moment, and a deletion since must not be missed then.
     fn open_base(&self, at: Glsn) -> OpenMoment {
         let newest = self.open_newest_floor();
         if newest.at() < at { self.open_floor_now(|| at) } else { newest }
     }
 
-    /// Like [`Committer::open_newest`], for a transaction, which may never read: only its first
-    /// read applies the commits of others ([`Committer::show`]).
+    /// Like [`Committer::open_newest`], for a transaction. Only its first read applies the commits
+    /// of others ([`Committer::show`]), because it may never read.
     pub(crate) fn open_unread(&self) -> OpenMoment {
         let moment = self.open_now(|| self.newest_to_open());
         if !self.is_applied_already(&moment) {
@@ -201,13 +201,14 @@ impl Committer {
 
     fn show_now(&self, moment: &OpenMoment) {
         let fresh = self.fresh();
-        // A read-only process may have outlived those that it followed.
+        // Check the result: a read-only process may have outlived the processes that it followed.
         let taken_in = fresh.and_then(|()| reaches(self.sequencer.visible(), moment.at()));
         moment.shows(taken_in.and_then(|()| self.raise_time(moment)));
     }
 
-    /// Whether a moment's time may be before that of its commit: if the clock of another process
-    /// was ahead, and this one had not read its commits when the moment was opened.
+    /// Whether the time of a moment may be before the time of its commit. This happens if the clock
+    /// of another process was ahead, and this process had not read the commits of that process when
+    /// it opened the moment.
     fn may_be_before_commit(&self, moment: &OpenMoment) -> bool {
         !self.is_alone && self.reader.log.last_micros() > moment.as_of().micros()
     }
@@ -367,11 +368,12 @@ impl Committer {
         is_fresh.then(|| self.sequencer.visible())
     }
 
-    /// Promises the other members that no snapshot older than the oldest open one here is opened,
-    /// or older than the newest readable GLSN if none is open. Returns whether an older one than
-    /// that GLSN is open.
+    /// Publishes the floor of this process: the oldest open snapshot, or the newest readable GLSN
+    /// if none is open. This promises the other members that this process opens no snapshot below
+    /// the floor. Returns whether a snapshot older than the newest readable GLSN is open.
     pub(crate) fn publish_floor(&self) -> bool {
-        // Compute and publish under one lock: an earlier floor must not overwrite a later one.
+        // Compute and publish under one lock, because an earlier floor must not overwrite a later
+        // one.
         let _alone = lock(&self.floor);
         let oldest = self.reader.snapshots.oldest(|| self.newest_to_open());
         self.peers.publish_floor(oldest);

@@ -122,7 +122,7 @@ impl Transaction {
         self.set_expiry(keyspace, key.as_ref(), None)
     }
 
-    /// When the value of a key expires. Does not read the value.
+    /// The expiry of the value of a key. Does not read the value.
     ///
     /// # Errors
     /// As for [`Transaction::get`].
@@ -137,7 +137,7 @@ impl Transaction {
         self.committer.reader.log.now_micros()
     }
 
-    /// When the value of an index key expires; `None` if the key has no value.
+    /// The expiry of the value of an index key; `None` if the key has no value.
     pub(crate) fn expiry(&self, key: &[u8]) -> Result<Option<Option<Expiry>>> {
         if self.pending.of(key).is_some() {
             return Ok(self.updated(key)?.map(|(_, expiry)| expiry));

@@ -131,7 +131,7 @@ pub(crate) trait Peers: Send + Sync + Debug {
         true
     }
 
-    /// Other processes need the log from this GLSN on.
+    /// The GLSN from which on other processes need the log.
     fn oldest_needed(&self) -> Glsn {
         Glsn::MAX
     }

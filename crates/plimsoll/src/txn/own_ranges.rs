@@ -54,8 +54,8 @@ impl OwnRanges {
     }
 }
 
-/// Whether ranges with this end and this first key are joined. Ranges of two keyspaces never are,
-/// so that each range of a commit is in one keyspace.
+/// Whether a range with this end is joined with a range with this first key. Ranges of two
+/// keyspaces are never joined, so that each range of a commit is in one keyspace.
 fn touches(end: &[u8], first: &[u8]) -> bool {
     first < end || (first == end && !IndexKey::new(first).begins_keyspace())
 }

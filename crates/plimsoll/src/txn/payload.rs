@@ -37,8 +37,8 @@ use crate::types::version::{INLINE_BYTES, Stored, value_sum};
 
 const VERSION: u8 = 2;
 const FLAG_RUNS: u8 = 1;
-/// Reserved: the id of the branch that the transaction writes to follows the flags. Transactions of
-/// the main branch have none.
+/// Reserved for newer versions: the id of the branch that the transaction writes to follows the
+/// flags. Not set for main.
 const FLAG_BRANCH: u8 = 2;
 const FLAG_RANGES: u8 = 4;
 const DELETE: u8 = 0;
@@ -132,8 +132,8 @@ pub(crate) fn encode_expiry(expiry: Option<Expiry>, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a put up to its value's stored bytes, which follow; and behind them, if they are
-/// compressed or more than [`INLINE_BYTES`], their checksum.
+/// Appends the part of a put that precedes the stored bytes of its value. The stored bytes follow,
+/// and then their checksum if they are compressed or more than [`INLINE_BYTES`].
 pub(crate) fn encode_put(key: &[u8], stored_bytes: u64, packed: Option<Packed>, out: &mut Vec<u8>) {
     out.push(if packed.is_some() { PUT_PACKED } else { PUT });
     push_bytes(out, key);

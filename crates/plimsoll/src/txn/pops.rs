@@ -48,7 +48,7 @@ pub(crate) struct Pops {
     rows: VecDeque<Ends>,
     /// Offset of the first row.
     begin: usize,
-    /// How many rows the last read-ahead could take.
+    /// Maximum number of rows of the last read-ahead.
     at_once: usize,
     charge: Option<Charge>,
 }
@@ -192,7 +192,7 @@ impl Pops {
         };
         let mut reads = reads.lock().unwrap_or_else(PoisonError::into_inner);
         if reads.add(&first, Some(upper)).is_err() {
-            // Like a scan: without room, everything counts as read.
+            // As in a scan, everything counts as read if there is no room.
             reads.add_all();
         }
         drop(reads);

@@ -35,8 +35,8 @@ impl Transaction {
         Ok(previous)
     }
 
-    /// The value of a key that a write depends on: if it cannot be read, the transaction can only
-    /// be aborted, because it must not be committed without that write.
+    /// The value of a key, for a write that depends on it. If the value cannot be read, the
+    /// transaction can only be aborted, because it must not be committed without that write.
     fn read_to_write(&mut self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Value>> {
         let read = self.get(keyspace, key);
         self.spoil_if_failed(&read);

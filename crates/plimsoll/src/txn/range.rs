@@ -85,10 +85,10 @@ pub struct Range<'t> {
     /// Rows read ahead, beginning with the one returned last. If there are none, that row is in
     /// `key` and `value`.
     rows: RowsAhead,
-    /// The key that the base has reached. If a step failed, the one that was examined.
+    /// The key that the base has reached. After a failed step, the key that this step examined.
     key: RestingKey,
     value: Buffer,
-    /// When the value of the row that was returned last expires.
+    /// The expiry of the value of the row that was returned last.
     expiry: Option<Expiry>,
     /// The iterator from the other end, once [`DoubleEndedIterator::next_back`] was called. Its
     /// span begins after the key that this one had reached then.
@@ -162,7 +162,7 @@ impl<'t> Range<'t> {
     /// Reads a branch instead of main. Only before the iteration has begun.
     pub(crate) fn on_branch(mut self, lens: &Arc<Lens>) -> Self {
         self.branch = Some(Box::new(OnBranch::new(lens)));
-        // Its gaps are of index keys of main.
+        // The gaps are of index keys of main.
         self.gaps = None;
         self
     }
@@ -234,7 +234,7 @@ impl<'t> Range<'t> {
         Ok(Some((key, value, self.expiry)))
     }
 
-    /// When the value that was returned last expires; `None` if it does not.
+    /// The expiry of the value that was returned last; `None` if it does not expire.
     pub fn expires(&self) -> Option<SystemTime> {
         self.expiry.map(Expiry::time)
     }
@@ -421,8 +421,8 @@ impl<'t> Range<'t> {
         self.span.as_ref().expect(SPAN)
     }
 
-    /// Reads the next rows of the base; false at the end. If the last row's value must be loaded,
-    /// it waits until the rows before it were returned.
+    /// Reads the next rows of the base; false at the end. If the value of the last row must be
+    /// loaded, that row is returned after the rows read before it.
     fn step_in_base(&mut self, state: &mut RangeState<'t>, key: &mut Vec<u8>) -> Result<bool> {
         if state.waiting.is_none() {
             state.waiting = self.read_ahead(state, key)?;

@@ -142,8 +142,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// The user's keys in a span, including own writes, if they are few. Expired ones count: it
-    /// does not matter whether a value that is deleted expires before the commit.
+    /// The user's keys in a span, including own writes, if they are few. Expired ones count,
+    /// because it does not matter whether a value that is deleted expires before the commit.
     fn few_keys(&self, span: &Span) -> Result<Option<Vec<Vec<u8>>>> {
         let mut iter = self.scan(span.clone())?.unnoted().unexpiring().keys_only();
         let limit = self.committer.options.sizes.range_keys;

@@ -88,9 +88,9 @@ impl ReadSet {
         Ok(())
     }
 
-    /// Extends one of the most recent ranges if it overlaps with this one. Returns whether the set
-    /// now covers this one. A consumer of a queue reads from the same end again and again, and
-    /// several scans may advance alternately.
+    /// Extends one of the most recent ranges if it overlaps with the given one. Returns whether the
+    /// set now covers the given range. A consumer of a queue reads from the same end again and
+    /// again, and several scans may advance alternately.
     fn widen_recent(&mut self, first: &[u8], upper: Bound<&[u8]>) -> bool {
         let touches = |range: &ReadRange| {
             range.last.is_some()

@@ -85,7 +85,7 @@ struct Resolved<'f> {
     /// The base value.
     old: Option<Value>,
     new: Option<Vec<u8>>,
-    /// When the new value expires: when the base value does, or as in a put if there is none.
+    /// The expiry of the new value: that of the base value, or as in a put if there is none.
     expiry: Option<Expiry>,
     /// Why the new value cannot be computed from this base.
     refusal: Option<Error>,
@@ -102,7 +102,7 @@ pub(crate) struct InRecord<'a> {
     pub(crate) key: &'a [u8],
     /// The value; `None`: the key is deleted.
     pub(crate) value: Option<&'a [u8]>,
-    /// When the value expires, if it does.
+    /// The expiry of the value, if it has one.
     pub(crate) expiry: Option<Expiry>,
 }
 
@@ -139,14 +139,14 @@ impl<'f> Resolution<'f> {
         (resolved.old, resolved.expiry) = old.map_or((None, None), |(old, at)| (Some(old), at));
         match catch_unwind(AssertUnwindSafe(|| resolved.compute(reader))) {
             Ok(Ok(())) => {
-                // Set last: after an error, the next attempt has to compute the value.
+                // Set the base last: after an error, the next attempt has to compute the value.
                 resolved.base = base.glsn;
                 Ok(())
             }
             Ok(failed) => failed,
             Err(panic) => {
                 self.panic = Some(panic);
-                // This error is not reported: the panic is resumed once no lock is held.
+                // This error is not reported, because the panic is resumed once no lock is held.
                 Err(Error::Cancelled)
             }
         }

@@ -29,7 +29,7 @@ const FIRST_ORDERED: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
-/// Where transactions are committed.
+/// The store and the branch in which transactions are committed.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'a> {
     pub(crate) committer: &'a Arc<Committer>,
@@ -88,7 +88,7 @@ pub(crate) fn commit_by<'a, T, E: From<Error>>(
     }
 }
 
-/// Runs `commit` with new transactions until one is committed. It must not read anything itself.
+/// Runs `commit` with new transactions until one is committed. `commit` must not read anything.
 pub(crate) fn attempts<'a, T>(
     to: impl Into<Target<'a>>,
     mut commit: impl FnMut(Transaction) -> Result<T>,
@@ -115,14 +115,15 @@ fn begin(Target { committer, lens }: Target<'_>, attempt: u32) -> Transaction {
     }
 }
 
-/// The caller's own error may depend on what was read, so wait until that is durable.
+/// Waits until everything that the transaction read is durable, because the caller's own error may
+/// depend on it.
 fn wait_for_what_was_read(committer: &Committer, attempt: u32, tx: &Transaction) -> Result<()> {
     let is_ordered = attempt >= FIRST_ORDERED && committer.options.durability == Durability::Sync;
     if !is_ordered || tx.at() <= committer.sequencer.visible() {
         return Ok(());
     }
     match committer.reader.log.wait_durable(tx.at()).lift() {
-        // The next commit reports this.
+        // The next commit reports that the store is poisoned.
         Err(Error::Poisoned { .. }) => Ok(()),
         waited => waited,
     }

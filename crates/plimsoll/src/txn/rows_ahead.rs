@@ -93,7 +93,7 @@ impl RowsAhead {
         Some((&self.bytes[self.begin..ends.key], &self.bytes[ends.key..ends.value]))
     }
 
-    /// When the value of that row expires.
+    /// The expiry of the value of that row.
     pub(crate) fn expiry(&self) -> Option<Expiry> {
         self.rows.front()?.expiry
     }

@@ -26,8 +26,8 @@ use crate::txn::shared::blind::BlindCommits;
 use crate::txn::shared::follower::Follower;
 use crate::types::error::{Lift, Result};
 
-/// How long the append lock is held while another thread of this process has the commit lock:
-/// longer than applying most commits takes.
+/// The longest time for which the append lock is held while another thread of this process has the
+/// commit lock. It is longer than applying most commits takes.
 const COMMIT_LOCK_TIMEOUT: Duration = Duration::from_millis(2);
 
 /// The implementation for a store that several processes have open.

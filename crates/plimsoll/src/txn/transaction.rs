@@ -74,19 +74,20 @@ pub struct Transaction {
     /// The branch that it reads and writes; `None`: main. On a branch, its sets have the index keys
     /// of the branch's own chain.
     pub(crate) lens: Option<Arc<Lens>>,
-    /// Under a lock, because several threads may read.
+    /// Locked, because several threads may read.
     pub(crate) reads: Mutex<ReadSet>,
     pub(crate) writes: WriteSet,
     /// Updates of keys that are not in `writes`.
     pub(crate) pending: Pending,
-    /// Under a lock for the same reason.
+    /// Locked, because several threads may read.
     gaps: Mutex<OwnGaps>,
-    /// Locked before the other two.
+    /// Locked before `reads` and `gaps`.
     pub(crate) pops: Mutex<Pops>,
-    /// Charged, because it may have 64 KiB and there may be many transactions.
+    /// Charged to the budget, because it may have 64 KiB and many transactions may be open.
     metadata: Buffer,
-    /// Keyspaces that were written to, sorted, and the last of them.
+    /// Keyspaces that were written to, sorted.
     spaces: SmallVec<[u32; 4]>,
+    /// The keyspace of the last write, for which `spaces` need not be searched.
     last_space: Option<u32>,
     /// Number of calls of [`Transaction::delete`].
     deletions: u64,
@@ -170,7 +171,7 @@ impl Transaction {
         Ok(self.committer.show(&self.moment)?.noting(&self.expiries))
     }
 
-    /// Where the committed value of an index key is read: the index key of the version that the
+    /// The place of the committed value of an index key: the index key of the version that the
     /// transaction sees, and the moment.
     pub(crate) fn place<'t>(&'t self, key: &'t [u8]) -> Result<(Cow<'t, [u8]>, AsOf<'t>)> {
         let at = self.read_at()?;
@@ -293,7 +294,7 @@ impl Transaction {
     /// Records that an index key was read.
     pub(crate) fn note_read(&self, key: &[u8]) -> Result<()> {
         if self.lens.is_some() && branch_key::is_too_long(key) {
-            // No transaction can write it.
+            // No transaction can write a key of this length.
             return Ok(());
         }
         let add =

@@ -43,7 +43,7 @@ pub(crate) const LARGE_VALUE_BYTES: usize = 256 << 10;
 /// log. A longer one is compressed while it is written.
 const PACKED_AT_ONCE_BYTES: usize = 1 << 20;
 
-/// Divisor: the part of a record's body that is reserved for everything but values (head,
+/// Divisor of a record's body: the part that is reserved for everything but values (head,
 /// metadata).
 const BODY_RESERVE_PART: u64 = 8;
 
@@ -62,13 +62,13 @@ pub(crate) enum Write<'a> {
         sum: u64,
         /// How they are compressed.
         packed: Option<Packed>,
-        /// When the value expires, if it does.
+        /// The expiry of the value, if it has one.
         expiry: Option<Expiry>,
     },
 }
 
 impl<'a> Write<'a> {
-    /// When the value expires, if it does.
+    /// The expiry of the value, if it has one.
     pub(crate) fn expiry(&self) -> Option<Expiry> {
         match self {
             Write::Stored(stored) => stored.expiry(),
@@ -306,7 +306,7 @@ impl WriteSet {
         Ok(LargeValue { blob, offset, bytes })
     }
 
-    /// Where the next bytes of large values go.
+    /// The blob file and the offset of the next bytes of large values.
     fn begin_blob(&mut self) -> Result<(BlobId, u64)> {
         let large = self.large.get_mut().unwrap_or_else(PoisonError::into_inner);
         if large.is_none() {
@@ -323,7 +323,7 @@ impl WriteSet {
         Ok(())
     }
 
-    /// Ends the value: the key gets it.
+    /// Ends the value and writes it to its key.
     pub(crate) fn end_large(
         &mut self,
         key: &[u8],

@@ -81,7 +81,7 @@ impl WriterMemory {
         self.puts.attempt(order, is_refusal, &self.context, attempt)
     }
 
-    /// The same for a commit, which usually needs no more memory.
+    /// As [`WriterMemory::in_transaction`], for a commit, which usually needs no more memory.
     pub(crate) fn in_commit<T>(&self, attempt: impl FnMut() -> Result<T>) -> Result<T> {
         self.commits.attempt(Order::First, is_refusal, &self.context, attempt)
     }

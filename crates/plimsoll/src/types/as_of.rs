@@ -110,13 +110,13 @@ impl<'m> AsOf<'m> {
     }
 }
 
-/// The expiries on which a transaction's reads depend: those of values that it saw before they
-/// expired, and the time at which it did not see others because they had expired.
+/// The expiries on which a transaction's reads depend: the earliest expiry of a value that it saw,
+/// and the time at which it missed a value that had expired.
 #[derive(Debug, Default)]
 pub(crate) struct Expiries {
     /// The value that expires first among those that it saw: its expiry and index key.
     first: Mutex<Option<(Expiry, Vec<u8>)>>,
-    /// The time at which it did not see an expired value; 0 if there was none.
+    /// The last time at which it missed a value that had expired; 0 if it missed none.
     missed_at: AtomicU64,
 }
 

@@ -39,7 +39,8 @@ const END: [u8; 2] = [0, 1];
 pub(crate) const MAX_BRANCH_KEY_BYTES: usize =
     MAX_INDEX_KEY_BYTES - HEAD_BYTES - END.len() - ID_BYTES;
 
-/// After the stem of a key, this is after all chains: main, chain 0, has no versions here.
+/// After the stem of a key, this is after all chains, because main, which is chain 0, has no
+/// versions here.
 const AFTER_CHAINS: [u8; ID_BYTES] = [255; ID_BYTES];
 
 /// The part of an index key before the chain.

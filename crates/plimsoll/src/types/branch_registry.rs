@@ -100,9 +100,9 @@ pub(crate) struct Known {
     /// For each chain that was merged into another one (into, from): the merges of which the state
     /// may be needed as the base of another one, oldest first.
     merged: BTreeMap<(u32, u32), Vec<Merged>>,
-    /// Those with more than one such merge.
+    /// The pairs with more than one such merge.
     merged_again: BTreeSet<(u32, u32)>,
-    /// The same chains (from, into).
+    /// The pairs of `merged`, reversed (from, into).
     merged_into: BTreeSet<(u32, u32)>,
     /// The number of forks and merges that refer to a chain at a moment.
     references: BTreeMap<(u32, Glsn), u32>,
@@ -111,15 +111,16 @@ pub(crate) struct Known {
     counter: Counter,
     /// Charges the chains to the budget.
     lease: Option<Lease>,
-    /// The last commit that is reflected in them.
+    /// The last commit that is reflected in the chains.
     as_of: Glsn,
-    /// The same when they were first loaded. Until it is durable, chains of which this process
-    /// knows nothing may come back by a crash.
+    /// The value of `as_of` when the chains were first loaded. Until that commit is durable, a
+    /// crash may bring back chains of which this process knows nothing.
     first_loaded: Option<Glsn>,
-    /// The same when they were last loaded.
+    /// The value of `as_of` when the chains were last loaded.
     last_loaded: Glsn,
-    /// Forks of deleted chains, and moments of merges that were followed by others (of main:
-    /// `true`), each with a commit at or after that. They are retained until it is durable.
+    /// Forks of deleted chains, and moments of merges that later merges have replaced: the moment,
+    /// whether it is of main, and a commit at or after the change. A moment is retained until that
+    /// commit is durable.
     released: Vec<(Glsn, bool, Glsn)>,
 }
 
@@ -132,7 +133,7 @@ pub(crate) struct Removal {
     pub(crate) dead_groups: BTreeSet<u32>,
 }
 
-/// A change of the registry: the chains that become others, or are removed.
+/// A change of the registry: the new states of chains; `None`: the chain is removed.
 pub(crate) type Changes = Vec<(u32, Option<Chain>)>;
 
 impl Known {
@@ -224,9 +225,9 @@ impl Known {
         Removal { removed, dead_groups: groups }
     }
 
-    /// Whether a chain can be removed without changing what others contain: no chain uses it, or
-    /// only its parent does, into which it was merged, and nothing but the parent was merged into
-    /// it.
+    /// Whether a chain can be removed without changing what others contain. This is so if no chain
+    /// uses it. It is also so if it was merged into its parent, no other chain uses it, and nothing
+    /// but the parent was merged into it.
     fn is_redundant(&self, id: u32, chain: &Chain, removed: &BTreeSet<u32>) -> bool {
         let mut users = self.users_of(id, removed);
         let mut contained = self.merged.range((id, 0)..=(id, u32::MAX));
@@ -256,14 +257,14 @@ impl Known {
         self.children.range((id, 0)..=(id, u32::MAX)).map(|pair| pair.1)
     }
 
-    /// Which chains the chain `id` reads; `None` if it does not exist, or has no name.
+    /// The chains that the chain `id` reads; `None` if it does not exist, or has no name.
     fn ancestry(&self, id: u32) -> Option<Ancestry> {
         self.chains.get(&id)?.name.as_ref()?;
         Ancestry::new(id, |id| self.chains.get(&id))
     }
 
-    /// The chains that were merged into the chain `id`, or into which it was merged: both, into
-    /// first.
+    /// The merges of the chain `id` with others, in both directions: the chain that was merged
+    /// into, and the chain that was merged.
     pub(crate) fn merges_with(&self, id: u32) -> Vec<(u32, u32)> {
         let own = self.merged.range((id, 0)..=(id, u32::MAX)).map(|(pair, _)| *pair);
         let others = self.merged_into.range((id, 0)..=(id, u32::MAX)).map(|pair| (pair.1, pair.0));
@@ -331,9 +332,9 @@ impl Known {
         }
     }
 
-    /// Removes the merges that no branch will find any more, as of the commit `at`: those that a
-    /// later one of the same chain follows, unless a fork, a merge or a tag refers to a state
-    /// between the two.
+    /// Removes the merges that no branch needs any more, as of the commit `at`: each merge that a
+    /// later one of the same two chains follows, unless a fork, a merge or a tag refers to a state
+    /// between the two merges.
     fn forget_merges(&mut self, at: Glsn, (tagged, tags_as_of): &(BTreeSet<Glsn>, Glsn)) {
         // After a crash, a tag whose deletion was not durable exists again.
         let at = at.max(*tags_as_of);
@@ -372,7 +373,7 @@ impl Known {
         *self.forks_of(chain).entry(moment).or_default() += 1;
     }
 
-    /// Notes that one no longer does, since the commit `at`.
+    /// Notes that a fork or a merge no longer refers to a chain at a moment, since the commit `at`.
     fn unrefer(&mut self, chain: u32, moment: Glsn, at: Glsn) {
         remove_one(&mut self.references, (chain, moment));
         remove_one(self.forks_of(chain), moment);
@@ -468,7 +469,7 @@ impl Branches {
         self.changing.try_lock().is_err()
     }
 
-    /// Sets all chains as of `at`. The tags are known as of that or later.
+    /// Sets all chains as of `at`. `tags` must be known as of `at` or later.
     pub(crate) fn load(&self, all: Registry, at: Glsn, tags: &Tags) {
         let tagged = tags.named_moments();
         let mut known = self.known();
@@ -500,7 +501,7 @@ impl Branches {
     /// # Errors
     /// The budget.
     pub(crate) fn reserve(&self, budget: &Budget, name: &str) -> Result<()> {
-        // Outside of the lock, because the budget may have to free memory.
+        // Grow the lease outside of the lock, because the budget may have to free memory.
         self.grow(budget, bytes_of(Some(name)))
     }
 
@@ -597,7 +598,7 @@ impl Branches {
         known.ancestry(id).ok_or_else(damaged_branch)
     }
 
-    /// Which chains the branch with this chain reads; `None` if it was deleted.
+    /// The chains that the branch with this chain reads; `None` if it was deleted.
     pub(crate) fn ancestry(&self, id: u32) -> Option<Ancestry> {
         self.known().ancestry(id)
     }

@@ -1,8 +1,8 @@
 //! Branches: lines of history that leave another branch at a moment, the fork.
 //!
 //! The line of versions of one branch is a chain. Chain 0 is main; the ids of the others rise and
-//! are never reused. The chains that descend from one chain that left main are a group, whose id is
-//! that of this chain. The versions of all chains but main are in keyspace [`SIDE`], by group.
+//! are never reused. A chain that left main and its descendants are a group, whose id is the id of
+//! that chain. The versions of all chains but main are in keyspace [`SIDE`], by group.
 //!
 //! A chain is a key (its id, big-endian) of an internal keyspace, so creating, renaming or deleting
 //! a branch is an ordinary commit:
@@ -124,8 +124,8 @@ pub(crate) fn chain_key(id: u32) -> [u8; 4] {
     id.to_be_bytes()
 }
 
-/// The key that records that a commit on the chain `into` merged the chain `from` up to `at`. The
-/// youngest state of a chain comes first.
+/// The key that records that a commit on the chain `into` merged the chain `from` up to `at`. Among
+/// the merges of one chain, the youngest state comes first.
 pub(crate) fn merge_key(into: u32, from: u32, at: Glsn) -> Vec<u8> {
     [&merge_prefix(into, from)[..], &(!at.0).to_be_bytes()].concat()
 }
@@ -189,14 +189,14 @@ pub(crate) struct Ancestry {
     pub(crate) chain: u32,
     pub(crate) group: u32,
     /// Its chain and those that it descends from, up to the one that left main; ids descending.
-    /// Each with the newest GLSN that the branch sees of it: any for its own.
+    /// Each has the newest GLSN that the branch sees of it; for its own chain, any GLSN.
     pub(crate) chains: Box<[(u32, Glsn)]>,
     /// The newest GLSN that the branch sees of main.
     pub(crate) main: Glsn,
 }
 
 impl Ancestry {
-    /// Which chains the chain `id` reads, if `chain` finds them all.
+    /// The chains that the chain `id` reads; `None` if `chain` does not find all of them.
     pub(crate) fn new<'c>(id: u32, chain: impl Fn(u32) -> Option<&'c Chain>) -> Option<Self> {
         let own = chain(id)?;
         let (mut chains, mut limit) = (vec![(id, Glsn::MAX)], own.fork.at);

@@ -23,7 +23,7 @@ pub(crate) const DIRECTORY_ENTRY_BYTES: usize = 12;
 /// Bytes of the checksum after a directory.
 pub(crate) const DIRECTORY_SUM_BYTES: usize = 8;
 
-/// How the values of a keyspace are compressed, and its pages of the index.
+/// The compression of the values of a keyspace, and of its pages of the index.
 ///
 /// The setting applies to values above 1 KiB ([`crate::INLINE_BYTES`]), and to pages of the index,
 /// which hold keys and smaller values, that are written after it is made. Existing ones are
@@ -138,8 +138,8 @@ impl Codec {
     }
 }
 
-/// How a compressed value is stored: its bytes in the log or in a blob file are chunks, and a
-/// directory of them if there are several (`docs/reference/format.md`).
+/// The form in which a compressed value is stored: its bytes in the log or in a blob file are
+/// chunks, and a directory of them if there are several (`docs/reference/format.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packed {
     /// Its codec.

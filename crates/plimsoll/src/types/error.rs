@@ -176,7 +176,7 @@ pub enum Error {
     Forked {
         /// The entry at which they differ, if known.
         glsn: Option<Glsn>,
-        /// Where they differ and what to do.
+        /// The place and the kind of the difference, and the remedy.
         message: String,
     },
     /// A write or sync failed earlier: close the store and open it again.
@@ -220,7 +220,7 @@ pub enum Error {
     Unavailable {
         /// The time of the first call that failed.
         since: SystemTime,
-        /// What the order reported.
+        /// The report of the order.
         cause: String,
     },
     /// It is unknown whether the order of a replica has the commit. If it has, the commit becomes
@@ -232,7 +232,7 @@ pub enum Error {
     InDoubt {
         /// The position in the order that the commit has, if it was made.
         position: u64,
-        /// What the order reported.
+        /// The report of the order.
         cause: String,
     },
     /// Another process performs this operation for all processes that have the store open, and did
@@ -382,8 +382,8 @@ pub(crate) fn strip_advice(message: &str) -> &str {
     message.strip_suffix(VERIFY_ADVICE).unwrap_or(message)
 }
 
-/// Converts a result of the crates below. Not `From`: that would be public, and their errors are
-/// not part of the API.
+/// Converts a result of the crates below. This is not `From`, because that would be public, and the
+/// errors of these crates are not part of the API.
 pub(crate) trait Lift<T> {
     /// As a result of the store: `log.read(glsn).lift()?`.
     fn lift(self) -> Result<T>;
@@ -429,7 +429,7 @@ impl From<io::Error> for Error {
     }
 }
 
-/// How a key was changed after a snapshot.
+/// Describes the change of a key after a snapshot.
 fn change(at: Glsn, by: Glsn) -> String {
     match by > at {
         true => format!("changed at GLSN {by}, after the snapshot at {at}"),

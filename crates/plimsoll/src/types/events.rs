@@ -1,5 +1,5 @@
 //! Events for the crate `tracing`, with the feature `tracing`; without it, every function here is
-//! empty. This file is the list of them: docs/reference/events.md says what the fields mean.
+//! empty. This file lists all events, and docs/reference/events.md describes their fields.
 //!
 //! The target is `plimsoll`. Durations are in nanoseconds and sizes in bytes, as in
 //! [`Stats`](crate::Stats). A field's value is computed only if the event is wanted.

@@ -1,4 +1,4 @@
-//! When a value expires.
+//! The expiry of values.
 
 use std::num::NonZeroU64;
 use std::time::{Duration, SystemTime};
@@ -66,7 +66,7 @@ impl Expiry {
     }
 }
 
-/// When the value of a key expires: [`crate::Db::ttl`].
+/// The expiry of the value of a key: [`crate::Db::ttl`].
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -118,7 +118,8 @@ pub(crate) struct ExpiryRange {
     pub(crate) last: Expiry,
     /// The number of these values, at least 1.
     pub(crate) values: u64,
-    /// Their keyspace; 0, which has no such value, if they are of several keyspaces.
+    /// Their keyspace; 0 if they are of several keyspaces, because keyspace 0 has no values that
+    /// expire.
     pub(crate) keyspace: u32,
 }
 

@@ -1,4 +1,4 @@
-//! How files are read: through the system's page cache or with direct I/O.
+//! The choice of how files are read: through the system's page cache or with direct I/O.
 
 use std::fmt;
 

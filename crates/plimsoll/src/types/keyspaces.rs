@@ -153,9 +153,9 @@ impl Keyspace {
 pub struct KeyspaceInfo {
     /// Its name.
     pub name: String,
-    /// Which past versions it keeps.
+    /// The past versions that it keeps.
     pub retention: Retention,
-    /// How values that are written from now on are compressed.
+    /// The compression of values that are written from now on.
     pub compression: Compression,
     /// The time to live of values that are written from now on; `None`: they do not expire unless
     /// the write sets an expiry.
@@ -442,7 +442,7 @@ impl Keyspaces {
         self.any_compressed.load(Ordering::Relaxed)
     }
 
-    /// How a keyspace is compressed.
+    /// The compression of a keyspace.
     pub(crate) fn compression(&self, id: u32) -> Compression {
         if !self.any_compressed() {
             return Compression::None;
@@ -481,8 +481,8 @@ impl Keyspaces {
         self.any_dropped.store(true, Ordering::Release);
     }
 
-    /// Rejects keyspaces that were dropped or are being dropped. Checked under the commit lock too:
-    /// a drop is announced before its keys are read.
+    /// Rejects keyspaces that were dropped or are being dropped. Checked under the commit lock too,
+    /// because a drop is announced before its keys are read.
     pub(crate) fn check_take_more(&self, ids: impl IntoIterator<Item = u32>) -> Result<()> {
         if !self.any_dropped.load(Ordering::Acquire) {
             return Ok(());

@@ -239,8 +239,8 @@ impl Options {
         self
     }
 
-    /// How long a commit of a replica waits for an order that is unavailable, before it fails with
-    /// [`Error::Unavailable`](crate::Error::Unavailable) or
+    /// The time for which a commit of a replica waits for an order that is unavailable, before it
+    /// fails with [`Error::Unavailable`](crate::Error::Unavailable) or
     /// [`Error::InDoubt`](crate::Error::InDoubt). By default 10 seconds.
     pub fn order_timeout(mut self, timeout: Duration) -> Self {
         self.order_timeout = timeout;
@@ -344,7 +344,7 @@ impl Options {
         self
     }
 
-    /// Replaces the default sizes: for simulations.
+    /// Replaces the default sizes, for simulations.
     #[doc(hidden)]
     #[cfg(any(test, feature = "testing"))]
     pub fn sizes(mut self, sizes: Sizes) -> Self {
@@ -352,7 +352,7 @@ impl Options {
         self
     }
 
-    /// Runs the store on another disk and clock: for simulations and measurements.
+    /// Runs the store on another disk and clock, for simulations and measurements.
     #[doc(hidden)]
     #[cfg(any(test, feature = "world"))]
     pub fn world(mut self, disk: Arc<dyn Disk>, clock: Arc<dyn Clock>) -> Self {
@@ -361,7 +361,7 @@ impl Options {
         self
     }
 
-    /// Reads free memory from another gauge: for tests.
+    /// Reads free memory from another gauge, for tests.
     #[doc(hidden)]
     #[cfg(any(test, feature = "testing"))]
     pub fn room_gauge(mut self, gauge: Arc<dyn RoomGauge>) -> Self {

@@ -21,8 +21,8 @@ pub struct Sizes {
     pub read_set_bytes: Option<u64>,
     /// Page reads, made to validate rows, after which a step of restoring the warm image ends.
     pub restore_loads: u64,
-    /// Without threads: whether opening sweeps the leftover files of an earlier process in the
-    /// log's folder. If not, the first background step that checks for checkpoints sweeps them,
+    /// Whether opening a store without threads sweeps the leftover files of an earlier process in
+    /// the log's folder. If not, the first background step that checks for checkpoints sweeps them,
     /// some time after opening and concurrently with transactions, as the thread would.
     pub sweeps_at_open: bool,
     /// A member that has made this many commits in a row without a read defers applying further

@@ -133,7 +133,7 @@ pub struct OpeningStats {
     pub replayed: u64,
     /// Bytes of the log entries replayed.
     pub replayed_bytes: u64,
-    /// Bytes of the log's torn tail, which opening cut: records that no commit had returned for
+    /// Bytes of the log's torn tail, which opening cut: records of commits that had not returned
     /// when the process was killed or the power failed. A read-only store cuts nothing.
     pub torn_bytes: u64,
 }

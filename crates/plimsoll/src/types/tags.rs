@@ -1,8 +1,9 @@
 //! Tags: named moments that stay readable until the tag is deleted.
 //!
 //! A tag is a key of an internal keyspace, so creating or deleting one is an ordinary commit. Its
-//! record is the GLSN of the moment, the time by which reads at it judge expiries, in microseconds
-//! since 1970 UTC (both u64, little-endian), and a byte: 1 if that is the time of its commit.
+//! record is the GLSN of the moment, the time of the moment in microseconds since 1970 UTC (both
+//! u64, little-endian), and a byte: 1 if that time is the time of the commit. Reads at the moment
+//! compare expiries with its time.
 //!
 //! Invariant: a moment in [`Tags::moments`] is released only after the deletion of its tag is
 //! durable. After a crash, no tag names a moment whose versions were dropped.
@@ -104,10 +105,10 @@ pub(crate) struct Tags {
 #[derive(Debug, Default)]
 struct Known {
     by_name: BTreeMap<String, Tagged>,
-    /// The last commit that is reflected in them.
+    /// The last commit that is reflected in the tags.
     as_of: Glsn,
-    /// The value of `as_of` when they were first loaded. Until that commit is durable, a crash may
-    /// bring back deleted tags of which this process knows nothing.
+    /// The value of `as_of` when the tags were first loaded. Until that commit is durable, a crash
+    /// may bring back deleted tags of which this process knows nothing.
     loaded: Option<Glsn>,
     /// Moments whose tags were deleted, each with a commit at or after the deletion. They are
     /// retained until that commit is durable.

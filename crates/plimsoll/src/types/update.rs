@@ -143,8 +143,8 @@ impl<'f> Update<'f> {
         }
     }
 
-    /// Upper bound on the length of the new value, given an old value of `old` bytes. Not a bound
-    /// for a function: the length of its result is known only after the call.
+    /// Upper bound on the length of the new value, given an old value of `old` bytes. It is not a
+    /// bound for a function, because the length of its result is known only after the call.
     pub(crate) fn new_bytes(&self, old: u64) -> u64 {
         match self {
             Update::Append(more) => old + more.len() as u64,

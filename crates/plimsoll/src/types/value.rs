@@ -12,7 +12,7 @@ use std::ops::Deref;
 use plimsoll_memory::budget::{Budget, Kind, OutOfBudget};
 use plimsoll_memory::buffer::{Buffer, HEAP_BYTES_MAX};
 
-/// Values up to this many bytes are not charged: users rarely hold many at once.
+/// Values up to this many bytes are not charged, because users rarely hold many at once.
 const FREE_BYTES: usize = HEAP_BYTES_MAX;
 
 /// The bytes of a value; dereferences to `[u8]`.

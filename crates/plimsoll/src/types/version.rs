@@ -166,7 +166,7 @@ impl<'a> Stored<'a> {
         }
     }
 
-    /// When the value expires, if it does.
+    /// The expiry of the value, if it has one.
     #[inline]
     pub(crate) fn expiry(&self) -> Option<Expiry> {
         match self {
@@ -453,7 +453,7 @@ pub(crate) struct VersionHead<'a> {
     pub(crate) glsn: Glsn,
     /// The key was deleted.
     pub(crate) is_deleted: bool,
-    /// When the value expires, if it does.
+    /// The expiry of the value, if it has one.
     pub(crate) expiry: Option<Expiry>,
 }
 

@@ -265,7 +265,7 @@ pub(crate) fn check_past(header: &Header, log: &FileLog) -> Result<Past, Rejecti
     }
     match log.chain_at(glsn) {
         Ok(Some(chain)) if chain == header.position.chain => Ok(Past::Same),
-        // Checked after the lookup in the log, because it may have been trimmed in between.
+        // Check this after the lookup in the log, because the log may have been trimmed in between.
         Ok(_) | Err(_) if glsn < log.bounds().first => Ok(Past::Trimmed),
         Ok(_) => Err(Rejection::Forked { glsn }),
         Err(error) => Err(Error::of_log(error).into()),
@@ -337,7 +337,7 @@ pub fn warm_image(path: impl AsRef<Path>, options: &Options) -> Result<WarmImage
         });
         match seen {
             Ok(true) => {}
-            // It was removed in between.
+            // The file was removed in between.
             Ok(false) => continue,
             Err(rejection) => {
                 image.segments += 1;

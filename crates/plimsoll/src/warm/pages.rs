@@ -80,7 +80,7 @@ impl<'a> BodyWriter<'a> {
     }
 }
 
-/// Reads a body, one range at a time. Its checksum was verified before: unreadable bytes end it.
+/// Reads a body, one range at a time. Its checksum was verified before, so unreadable bytes end it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BodyReader {
     at: usize,

@@ -73,7 +73,7 @@ impl Restorer {
     }
 
     fn open_next(&mut self, context: &Context) -> Result<Step, Rejection> {
-        // Not `Staging`: it is held across steps.
+        // Do not charge it as `Staging`, because it is held across steps.
         let Some(mut bytes) = context.budget.try_take(Memory::Metadata) else {
             return Ok(Step::end(false));
         };
@@ -101,7 +101,7 @@ impl Restorer {
     ) -> Result<Step, Rejection> {
         let files = match Files::now(context) {
             Ok(files) => files,
-            // No room even for the list of files, so none for pages.
+            // There is no room for the list of files, so there is none for pages.
             Err(crate::types::error::Error::OutOfBudget(_)) => return Ok(Step::end(false)),
             Err(error) => return Err(error.into()),
         };

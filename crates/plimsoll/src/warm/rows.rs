@@ -40,7 +40,8 @@ fn bytes_of(row: &Row<'_>) -> usize {
 pub(crate) struct Note {
     /// The rows' share of the shared memory, in parts of the whole (see `rowcache::share`).
     pub(crate) share: u8,
-    /// How often its rows were accessed; more frequently accessed rows are restored earlier.
+    /// The round of its rows, by the number of their accesses. More frequently accessed rows are
+    /// restored earlier.
     pub(crate) round: Round,
 }
 
@@ -121,7 +122,7 @@ impl<'a> BodyWriter<'a> {
 }
 
 /// Reads the row at `at` in a body; returns it and the offset of the next one. The body's checksum
-/// was verified before: an unreadable entry ends it.
+/// was verified before, so an unreadable entry ends it.
 pub(crate) fn read_at(body: &[u8], at: usize) -> Option<(Row<'_>, usize)> {
     let mut reader = Reader::new(body.get(at..)?);
     let key_bytes = usize::try_from(reader.varint()?).ok().filter(|bytes| *bytes >= 4)?;

@@ -44,7 +44,7 @@ pub(super) struct RowsRestorer {
     unpaid: u64,
     /// The position that was last compared with the log.
     past: Option<(Position, Past)>,
-    /// Where to continue in the next segment, if its body has this checksum.
+    /// The offset at which to continue in the next segment, if its body has this checksum.
     rest: Option<(u64, usize)>,
     /// Bytes of all files, until the size of a row is known.
     all_bytes: Option<u64>,

@@ -2,10 +2,10 @@
 //!
 //! The cache stores entries sequentially in two queues, where they keep their places until they
 //! move to the young end of a queue. So a full part of a queue only ever loses entries. Its file is
-//! written once, and again when an eighth of it is gone, when it was accessed often since, or when
-//! it has become stale: a merge has put an eighth of it into tables with younger versions, or a
-//! younger deletion was dropped from its keyspaces. Entries that leave the cache later do no harm:
-//! see `validation`.
+//! written once, and again when an eighth of its rows are gone, when they were accessed often since
+//! it was written, or when it has become stale. It is stale if a merge has put an eighth of it into
+//! tables with younger versions, or a younger deletion was dropped from its keyspaces. Entries that
+//! leave the cache later do no harm: see `validation`.
 //!
 //! Rows in lent memory are left out: the image holds only as many rows as fit into their share of
 //! the memory, the oldest of each queue, whose files stay unchanged.
@@ -41,7 +41,8 @@ const TOGETHER_NANOS: u64 = 1_000_000_000;
 const PLACES_OF_A_FILE: u64 = (1 << 20) / 8;
 
 /// Divisors of the number of a file's rows: it is rewritten when more rows than the first quotient
-/// are gone, or when they were accessed more often than the second quotient since.
+/// are gone, or when its rows were accessed more often than the second quotient since it was
+/// written.
 const GONE_PART: u32 = 8;
 const TOUCHED_PART: u32 = 2;
 
@@ -127,7 +128,7 @@ impl RowsSaver {
         Self { due, own: None, round: None }
     }
 
-    /// When the next work is due.
+    /// The time at which the next work is due.
     pub(super) fn due(&self) -> u64 {
         if self.round.is_some() { 0 } else { self.due }
     }
@@ -207,8 +208,8 @@ impl RowsSaver {
 
     /// Decides whether a round is needed.
     fn begin(&mut self, context: &Context) -> Result<Option<Round>> {
-        // Read before the cache is looked up: the current cache was notified of every flush up to
-        // this position. A cache that was replaced is not notified any more.
+        // Read the position before the cache is looked up: the current cache was notified of every
+        // flush up to this position. A cache that was replaced is not notified any more.
         let told = context.index.runs.rows_invalidated_upto(context.sequencer.applied())?;
         let (position, manifest) = (told, context.index.runs.manifest_number());
         #[cfg(test)]
@@ -357,8 +358,8 @@ impl Own {
         self.files.retain(|number, _| !is_gone(number));
         self.lease.shrink(gone.len() as u64 * BYTES_OF_A_FILE);
         if round.wrote {
-            // Before other files are removed, because a power failure may keep the removals and
-            // lose the renames.
+            // Sync the names before other files are removed, because a power failure may keep the
+            // removals and lose the renames.
             context.disk.sync_dir(&context.dir)?;
         }
         let others = self.others.drain(..).map(|(name, _)| name);
@@ -464,8 +465,8 @@ fn write(
         writer.header.note = Note { share: context.row_cache.share() as u8, round: when }.encode();
         let mut at = places.start;
         while at < places.end {
-            // Loaded before the copy: rows that a range deletion hides leave the cache before the
-            // range deletion leaves the view.
+            // Load the view before the copy, because rows that a range deletion hides leave the
+            // cache before the range deletion leaves the view.
             let view = context.index.sources.view();
             let next = round.cache.copy_entries(queue_kind, at..places.end, &mut copies);
             for copied in copies.iter().filter(|copied| Rounds::of(copied.touches) == when) {

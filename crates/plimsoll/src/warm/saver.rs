@@ -61,7 +61,7 @@ impl Saver {
         Self { due, written: Vec::new(), round: None }
     }
 
-    /// When the next work is due.
+    /// The time at which the next work is due.
     pub(super) fn due(&self) -> u64 {
         if self.round.is_some() { 0 } else { self.due }
     }

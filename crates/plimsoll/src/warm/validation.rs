@@ -56,9 +56,10 @@ fn youngest_deletion_dropped(view: &View, key: &[u8]) -> Glsn {
     keyspace.map_or(Glsn::MAX, |(keyspace, _)| view.deletions_dropped_in(keyspace))
 }
 
-/// Whether the only table that can hold a version of the key has versions younger than `since`: its
-/// filter matches the key because the version itself is there, so it cannot show that no younger
-/// one exists. Reads nothing. A merge of old and young versions leaves such tables behind.
+/// Whether the only table that can hold a version of the key has versions younger than `since`. The
+/// table's filter matches the key because of `version` itself, so it cannot show that the table has
+/// no younger version of the key. Reads nothing. A merge of old and young versions leaves such
+/// tables behind.
 pub(crate) fn shares_table_with_younger(
     view: &View,
     key: &[u8],

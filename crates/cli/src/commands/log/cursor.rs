@@ -20,7 +20,7 @@ use crate::{store, wait};
 use super::Walk;
 use super::glsns::Order;
 
-/// Without `--follow`: prints the existing entries.
+/// Prints the existing entries, for a command without `--follow`.
 pub(super) fn run(globals: &Globals, name: &str, walk: &mut Walk, output: &mut Output) -> Outcome {
     let db = store::open_to_write(globals, &walk.args.store, false, Durability::Sync)?;
     let place = db.log().cursor(name, Glsn(walk.args.from.unwrap_or(db.log().bounds().first.0)))?;
@@ -173,8 +173,8 @@ impl Cursor {
         store::open_shared(&self.store, store::options(globals).warm(false))
     }
 
-    /// Returns false if a stopped process has not yet published entries that were read from its
-    /// segment and printed.
+    /// Advances the cursor in the store. Returns false if a stopped process has not yet published
+    /// entries that were read from its segment and printed.
     fn advance(&mut self, db: Db) -> Result<bool, Failure> {
         let is_published = advance(&db, &self.name, self.next)?;
         store::close_after_commits(db);

@@ -224,7 +224,7 @@ impl Printer {
 
     /// A damaged entry whose content is lost.
     fn print_dropped(&self, glsn: u64, output: &mut Output) -> Result<(), Failure> {
-        let what = "is lost: it was damaged when the store was recovered";
+        let what = "is lost, because it was damaged when the store was recovered";
         match output.reader() {
             Reader::Json => output.json(
                 &json!({ "glsn": glsn, "dropped": true }).as_object().cloned().unwrap_or_default(),

@@ -32,7 +32,7 @@ pub(super) fn run(globals: &Globals, walk: &mut Walk, output: &mut Output) -> Ou
     };
     let mut from = cursor.as_ref().map(Cursor::next).or(walk.args.from);
     loop {
-        // Before opening the store, so that no change is missed.
+        // Watch before the store is opened, so that no change is missed.
         let changes = Changes::watch(&path);
         let begun = clock.monotonic_nanos();
         let db = store::open_to_read(globals, &path)?;

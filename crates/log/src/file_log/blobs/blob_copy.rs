@@ -72,7 +72,8 @@ pub(crate) fn copy(
     blobs.durability.check_own()?;
     let (env, id) = (&blobs.env, blob.id);
     let mut piece = AlignedBytes::new(PAGE_BYTES, &env.options.budget)?;
-    // A file of that name that no record names was left by a process that was killed.
+    // Remove a file of that name. No record names it, because a process that was killed has left
+    // it.
     {
         let _no_sweep = lock(trimming);
         blobs.remove(id)?;

@@ -32,7 +32,7 @@ const WRITE_BYTES: [usize; 3] = [256 << 10, 64 << 10, PAGE_BYTES];
 /// cache.
 const LATER_BYTES: u64 = 8 << 20;
 
-/// When a blob file is synced.
+/// The time at which a blob file is synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Synced {
     /// When it is finished. After that, anything may name the file.

@@ -24,8 +24,8 @@ const OPEN_PART: u64 = 128;
 /// The blob files of an open log.
 #[derive(Debug)]
 pub(crate) struct Registry {
-    /// The highest number of an id that any node has assigned, or the one before the first of this
-    /// opening.
+    /// The highest number of an id that any node has assigned. Before the first id of this opening,
+    /// the number below that id.
     last_id: AtomicU64,
     /// The node of the ids that are assigned here.
     node: AtomicU16,
@@ -68,8 +68,8 @@ impl Registry {
         self.node.store(node, Ordering::Relaxed);
     }
 
-    /// Notes a file that another log has written, before it is copied: no sweep removes it, and its
-    /// number is not assigned here.
+    /// Notes a file that another log has written, before it is copied, so that no sweep removes it
+    /// and its number is not assigned here.
     pub(crate) fn begin_copy(&self, id: BlobId) {
         self.last_id.fetch_max(id.number(), Ordering::Relaxed);
         lock(&self.state).unnamed.insert(id);
@@ -174,7 +174,7 @@ impl Registry {
         if gone.is_some() {
             state.lease.shrink(OPEN_LEASE_BYTES);
         }
-        // Outside of the lock, because the pool drops its pages.
+        // Drop the file outside of the lock, because the pool then drops its pages.
         drop(state);
         drop(gone);
     }

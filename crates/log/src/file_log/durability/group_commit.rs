@@ -3,8 +3,8 @@
 //! One of the waiters leads: it gives others a short time to join
 //! ([`crate::file_log::durability::leading`]), writes out the whole buffer and syncs once.
 //!
-//! Invariant: a leader never waits for a lock whose holder may wait here: neither for the members'
-//! turn nor for the commit lock.
+//! Invariant: a leader never waits for a lock whose holder may wait here. Such locks are the
+//! members' turn and the commit lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -156,8 +156,8 @@ impl GroupCommit {
     pub(crate) fn notify_followers(&self) {
         std::sync::atomic::fence(Ordering::SeqCst);
         if self.followers.waiting.load(Ordering::SeqCst) > 0 {
-            // Locked and unlocked, so that a follower that has checked and is about to wait is not
-            // missed.
+            // Take and release the lock, so that a follower that has checked and is about to wait
+            // is not missed.
             drop(self.followers.lock.lock().expect("no code under this lock panics"));
             self.followers.news.notify_all();
         }

@@ -85,7 +85,8 @@ pub(crate) struct Ready {
 impl Ready {
     /// Syncs the blob files that the records up to now name.
     pub(crate) fn make(tail: &Tail, blobs: &UnsyncedBlobs, env: &Env) -> Result<Self, LogError> {
-        // Read the end first: each file was written before the record that names it was ordered.
+        // Read the end first, because each file was written before the record that names it was
+        // ordered.
         let ready = Self::now(tail);
         blobs.sync(env)?;
         Ok(ready)

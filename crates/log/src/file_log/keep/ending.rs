@@ -96,8 +96,8 @@ impl OpenLog {
         self.durability.wait_for_sync();
     }
 
-    /// Syncs the published records: the members that stay open may never sync them. An unpublished
-    /// record is left to them to remove.
+    /// Syncs the published records, because the members that stay open may never sync them. An
+    /// unpublished record is left to them to remove.
     fn sync_published(&self) -> Result<(), LogError> {
         let Some(members) = self.env.members() else { return Ok(()) };
         let published = Glsn(members.marks.next().0.saturating_sub(1));

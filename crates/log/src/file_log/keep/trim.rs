@@ -145,8 +145,8 @@ impl OpenLog {
         self.remove_unnamed(&candidates)
     }
 
-    /// No other member is writing a blob file below this id, and no record that is unknown here
-    /// names one. The highest assigned id is read first, then the pins, then the records, so that a
+    /// An id below which no other member is writing a blob file, and no record that is unknown here
+    /// names one. Reads the highest assigned id first, then the pins, then the records, so that a
     /// file that is begun or named meanwhile is not treated as a leftover. Runs under the turn, so
     /// that no record of a member that has ended reappears.
     fn unpinned(&self) -> Result<BlobId, LogError> {
@@ -163,8 +163,9 @@ impl OpenLog {
             && id.number() <= self.blobs.registry.last_id()
     }
 
-    /// `candidates` are sorted. A file that cannot be removed does not stop the others; the first
-    /// such error is returned at the end.
+    /// Removes the files of `candidates`, which are sorted, that no record names. Returns how many
+    /// it removed. A file that cannot be removed does not stop the others; the first such error is
+    /// returned at the end.
     fn remove_unnamed(&self, candidates: &[BlobId]) -> Result<u64, LogError> {
         let mut named = Buffer::zeroed(&self.env.options.budget, Kind::Staging, candidates.len())?;
         if !candidates.is_empty() {
@@ -184,8 +185,8 @@ impl OpenLog {
         failed.map_or(Ok(removed), Err)
     }
 
-    /// Whether another process may be writing a blob file now: this log is open read-only, the file
-    /// has no trailer, and no record names it.
+    /// Whether another process may be writing a blob file now. This is so if this log is open
+    /// read-only, the file has no trailer, and no record names it.
     pub(crate) fn may_be_in_writing(&self, id: BlobId) -> bool {
         let mut is_named = false;
         self.env.may_be_trimmed_elsewhere()
@@ -194,8 +195,9 @@ impl OpenLog {
             && !is_named
     }
 
-    /// The tail decides which segment is active. The list contains the next one slightly earlier,
-    /// and the previous one is not sealed until then.
+    /// Calls `each` with each blob file that a record names. The tail decides which segment is
+    /// active: the list contains the next segment slightly earlier, and the previous one is not
+    /// sealed until the tail switches.
     pub(crate) fn for_each_named_blob(&self, each: &mut dyn FnMut(BlobId)) -> Result<(), LogError> {
         let mut from = Glsn::NONE;
         loop {

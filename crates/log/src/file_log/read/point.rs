@@ -69,7 +69,7 @@ impl RecordStart {
         Some(self.header.chain_after(content))
     }
 
-    /// Where its first fragment ends in its block.
+    /// The end of its first fragment in its block.
     pub(crate) fn fragment_end(&self) -> usize {
         self.fragment_at as usize % BLOCK_BYTES + self.fragment.bytes
     }
@@ -205,7 +205,7 @@ impl OpenLog {
         into: &mut [u8],
     ) -> Result<bool, LogError> {
         let place = self.locate(glsn)?;
-        // Checked before the headers are read, because reading them may load the same block.
+        // Check before the headers are read, because reading them may load the same block.
         let is_missing = |block| !self.is_buffered(&place.segment, block);
         let from = offset.min(u64::from(u32::MAX));
         let mut pieces = payload_pieces(place.offset, from..from + into.len() as u64);
@@ -283,8 +283,8 @@ impl OpenLog {
         let first = self.segments.first();
         let (mut low, mut high) = {
             let all = self.segments.read();
-            // Searched from the end: after the log's time was restarted, older segments may have
-            // later times, but still count as older.
+            // Search from the end, because after the log's time was restarted, older segments may
+            // have later times, but still count as older.
             let Some(at) = all.iter().rposition(|segment| segment.header.timestamp_floor <= micros)
             else {
                 drop(all);

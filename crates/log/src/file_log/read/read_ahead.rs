@@ -1,8 +1,8 @@
 //! Decides how far ahead of a scan the blocks of a segment are read: nothing until the first miss,
 //! then more with each miss.
 //!
-//! Only for direct reads: the system itself reads ahead in files that are read through the page
-//! cache.
+//! Only for direct reads, because the system itself reads ahead in files that are read through the
+//! page cache.
 
 use std::ops::Range;
 

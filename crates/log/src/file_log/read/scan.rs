@@ -322,7 +322,7 @@ impl<'a> FileScan<'a> {
         Ok(())
     }
 
-    /// The record began in an earlier block than the current one.
+    /// Continues in the current block the record that began in an earlier one.
     #[cold]
     fn continue_in_block(&mut self, glsn: Glsn, offset: u32) -> Result<(), LogError> {
         let Some((fragment, continues)) = continued(self.block_bytes(), self.head) else {

@@ -116,9 +116,9 @@ pub(crate) fn read_active(
     })
 }
 
-/// Makes the records that were read durable. Rewrites them before the sync: bytes of a killed
-/// process may be only in the page cache, and after a failed sync the system may consider them
-/// clean, so that another sync would skip them. `from` is the offset of the last entry that is
+/// Makes the records that were read durable. Rewrites them before the sync, because bytes of a
+/// killed process may be only in the page cache, and after a failed sync the system may consider
+/// them clean, so that another sync would skip them. `from` is the offset of the last entry that is
 /// known to be synced, 0 if none is; all entries before it were synced, too. After a mark only the
 /// mark itself may be unsynced.
 fn make_durable(

@@ -70,13 +70,13 @@ fn try_to_open(
     let mut report = OpenReport::default();
     let durable = words::End::of_durable(&members.marks.durable());
     let end = members.marks.end();
-    // A reader opens only the durable part. If all is, that is the end: the segment that was synced
-    // last may be trimmed, and the one after it has no record yet. Otherwise timestamp and epoch
-    // are those of the last record.
+    // A reader opens only the durable part. If everything is durable, use the published end,
+    // because the segment that was synced last may be trimmed, and the one after it has no record
+    // yet. Otherwise timestamp and epoch are those of the last record.
     let is_durable = (durable.next, durable.chain) == (end.next, end.chain);
     let end = if members.table.is_reader() && !is_durable { durable } else { end };
     let mut found = find_files(options)?;
-    // A segment that is being created, or was never published.
+    // Leave out a segment that is being created, or was never published.
     found.headers.retain(|header| header.first <= end.segment);
     if found.headers.last().is_none_or(|header| header.first != end.segment) {
         return Ok(None);

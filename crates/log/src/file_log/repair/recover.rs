@@ -48,7 +48,7 @@ pub struct DamagedBlob {
     pub wrong: Vec<Range<u32>>,
 }
 
-/// How much was linked and copied.
+/// The amounts that were linked and copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
     /// Bytes of files that were linked.

@@ -140,7 +140,8 @@ pub fn verify(
     let missing: BTreeSet<BlobId> = missing.collect();
     blobs.extend(&missing);
     blobs.sort_unstable();
-    // Blob files first: the scan of the records then shows which of the damaged ones are named.
+    // Read the blob files first. The scan of the records then shows which of the damaged ones are
+    // named.
     check.log_id = check.find_log_id(&segments)?;
     for id in blobs {
         if missing.contains(&id) {

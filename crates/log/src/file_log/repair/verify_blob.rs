@@ -151,7 +151,7 @@ impl BadPages {
         }
     }
 
-    /// Adds all pages from `number` on: the file may have had any number of them.
+    /// Adds all pages from `number` on, because the file may have had any number of them.
     fn add_rest(&mut self, number: u32) {
         match self.pages.last_mut() {
             Some(range) if range.end >= number => range.end = u32::MAX,

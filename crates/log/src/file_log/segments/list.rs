@@ -152,8 +152,8 @@ impl Segments {
         }
     }
 
-    /// Marks everything in segments that end at or below `until` as trimmed: another process is
-    /// removing their files, or has done so.
+    /// Marks everything in segments that end at or below `until` as trimmed, because another
+    /// process is removing their files or has done so.
     pub(crate) fn trimmed_below(&self, until: Glsn) {
         let _noticing = lock(&self.noticing);
         loop {

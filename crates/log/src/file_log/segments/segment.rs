@@ -20,7 +20,7 @@ pub(crate) struct Segment {
     pub(crate) pages: PoolFile,
     /// The offset table, once the segment is sealed and the table was asked for.
     pub(crate) table: RwLock<Option<Arc<OffsetTable>>>,
-    /// Where it ends, once it is sealed.
+    /// Its end, once it is sealed.
     sealed: OnceLock<SegmentEnd>,
     known: Arc<KnownBySource>,
 }
@@ -32,7 +32,7 @@ pub(crate) struct SegmentEnd {
     pub(crate) next: Glsn,
     /// Chain hash of its last record.
     pub(crate) chain: u64,
-    /// Where its fragments end.
+    /// The end of its fragments, as an offset.
     pub(crate) end: u32,
 }
 
@@ -42,9 +42,9 @@ const OPEN: u32 = u32::MAX;
 /// The facts that the page source knows about the end of its segment.
 #[derive(Debug)]
 pub(crate) struct KnownBySource {
-    /// Where its fragments end; [`OPEN`] while it is not sealed.
+    /// The end of its fragments; [`OPEN`] while it is not sealed.
     end: AtomicU32,
-    /// Whether all of it was written in the epoch of its header: a cut raises the epoch.
+    /// Whether all of it was written in the epoch of its header. A cut raises the epoch.
     was_never_cut: AtomicBool,
 }
 
@@ -54,7 +54,7 @@ impl KnownBySource {
         Self { end: AtomicU32::new(OPEN), was_never_cut: AtomicBool::new(false) }
     }
 
-    /// Where its fragments end, if it is sealed.
+    /// The end of its fragments, if it is sealed.
     pub(crate) fn sealed_end(&self) -> Option<u32> {
         Some(self.end.load(Ordering::Relaxed)).filter(|end| *end != OPEN)
     }
@@ -89,13 +89,13 @@ impl Segment {
         self.known.end.store(sealed.end, Ordering::Relaxed);
     }
 
-    /// Where it ends, if it is sealed.
+    /// Its end, if it is sealed.
     pub(crate) fn sealed(&self) -> Option<SegmentEnd> {
         self.sealed.get().copied()
     }
 
-    /// Whether it is sealed and no torn tail was ever cut in it: each fragment that passes its
-    /// checksum is the one that was written there.
+    /// Whether it is sealed and no torn tail was ever cut in it. Each fragment that passes its
+    /// checksum is then the one that was written there.
     pub(crate) fn was_never_cut(&self) -> bool {
         self.known.was_never_cut()
     }

@@ -1,7 +1,7 @@
 //! Writes the offset table of a segment that is being sealed, or whose table was lost.
 //!
 //! Entries are sorted by stream in a scratch buffer of bounded size, in several rounds if
-//! necessary: a table can be written under any budget.
+//! necessary, so that a table can be written under any budget.
 
 use std::io;
 

@@ -45,7 +45,7 @@ pub(crate) trait Visitor {
     }
 }
 
-/// Ignores the visited records: only the outcome of the walk is needed.
+/// Ignores the visited records, for a walk of which only the outcome is needed.
 pub(crate) struct NoVisitor;
 
 impl Visitor for NoVisitor {
@@ -76,7 +76,7 @@ pub(crate) struct Problem {
 pub(crate) struct Lost {
     /// The first damage.
     pub(crate) problem: Problem,
-    /// Where the good bytes end, and where they begin again.
+    /// The end of the good bytes before the damage, and the beginning of those after it.
     pub(crate) start: u32,
     pub(crate) end: u32,
     /// The first lost GLSN, and the one after the last; equal if only a mark or padding is lost.
@@ -135,7 +135,7 @@ pub(crate) fn walk_segment(
     run(file, limit, header, staging, SegmentWalk::new(header, visitor))
 }
 
-/// Where a walk begins: right after a record.
+/// The beginning of a walk, right after a record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start {
     /// Its offset.
@@ -238,7 +238,7 @@ struct SegmentWalk<'v> {
     blobs: Vec<BlobRef>,
     /// The first nonzero byte after the last fragment.
     dirty: Option<u64>,
-    /// Whether a block without fragments was seen: it lies after the end of the log.
+    /// Whether a block without fragments was seen, which lies after the end of the log.
     blank: bool,
     /// Whether the walk continues after damage.
     passes: bool,

@@ -85,7 +85,7 @@ fn wait_for_claimed(
     let durable = taken_in.and_then(|()| log.durability.wait_if_there(glsn));
     durable.map(|()| Some(glsn)).map_err(|error| match error {
         poisoned @ LogError::Poisoned { .. } => poisoned,
-        // Return no other error: the caller would conclude that the commit can be retried.
+        // Return no other error, because the caller would conclude that the commit can be retried.
         _ => members.posts.posting.stalled(),
     })
 }
@@ -143,8 +143,8 @@ fn order_all(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), 
             let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &[payload] }];
             let draft = Draft { read_at, ..Draft::of(&entries) };
             let mut answer = Answer::Refused;
-            // After a failure the remaining posts are not tried: each could wait as long while the
-            // turn is held.
+            // After a failure the remaining posts are not tried, because each could wait as long
+            // while the turn is held.
             if !has_failed && known >= must_apply_upto && members.posts.is_owner_there(cell) {
                 match place(log, order, &draft, None) {
                     Ok(placed) => {

@@ -254,7 +254,7 @@ fn the_next_member_removes_a_segment_whose_creation_failed() {
     let refused = one.log.submit(&Draft::of(&entries), None);
     assert!(matches!(refused, Err(LogError::Poisoned { .. })), "{refused:?}");
     assert!(disk.entry(&unpublished).unwrap().is_some());
-    // It fits in the previous segment.
+    // The record fits in the previous segment.
     assert_eq!(two.append("b"), Glsn(2));
     assert_eq!(disk.entry(&unpublished).unwrap(), None);
     assert_eq!(two.append(&large), Glsn(3));

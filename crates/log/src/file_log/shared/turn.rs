@@ -51,7 +51,7 @@ impl<'a> Turn<'a> {
     /// `Corrupt`, the disk, the budget.
     pub fn begin(&mut self) -> Result<Glsn, LogError> {
         let mut order = self.log.tail.order()?;
-        // Checked under the lock, so that no record is ordered by words that are lost.
+        // Check under the lock, so that no record is ordered by words that are lost.
         check(self.log, self.members)?;
         if self.got == Got::Abandoned {
             hit(Border::TurnAbandoned);
@@ -137,10 +137,10 @@ pub(crate) fn remove_unpublished(options: &FileLogOptions, end: &End) -> Result<
 /// Writes zeros over everything in the active segment after the published end, durably. The caller
 /// must hold the process's own right to sync.
 ///
-/// All of it is written, even where a read returns zeros: these zeros may be in the page cache
-/// only, if the sync of an earlier process failed and the process was killed before it could report
-/// that. For the same reason the sync runs under the lock of syncs, so that the next process can
-/// detect that it did not finish.
+/// All of it is written, even where a read returns zeros, because these zeros may be in the page
+/// cache only, if the sync of an earlier process failed and the process was killed before it could
+/// report that. For the same reason the sync runs under the lock of syncs, so that the next process
+/// can detect that it did not finish.
 pub(crate) fn overwrite_unpublished(
     options: &FileLogOptions,
     members: &Members,

@@ -56,10 +56,11 @@ impl SegmentSource {
     /// Fills `pages` from the file and checks each of them.
     fn read(&self, first: u32, pages: &mut [u8], caching: Caching) -> Result<(), LoadError> {
         let file = self.files.get(FileName::Segment(self.first), caching)?;
-        // Read first: bytes that are appended meanwhile need not be in the file.
+        // Read the end first, because bytes that are appended meanwhile need not be in the file.
         let end = self.known_end();
         let n = file.read_at(pages, u64::from(first) * BLOCK_BYTES as u64)?;
-        // Zeros after the file's end: a sealed segment ends with the block of its last record.
+        // Bytes after the file's end are zeros, because a sealed segment ends with the block of its
+        // last record.
         pages[n..].fill(0);
         for (number, page) in (first..).zip(pages.chunks_exact_mut(BLOCK_BYTES)) {
             match check_whole_block(page, number, self.seed, end) {
@@ -104,7 +105,7 @@ impl SegmentSource {
         self.known.sealed_end().is_some()
     }
 
-    /// Where the fragments of the segment end, as far as known.
+    /// The end of the fragments of the segment, as far as known.
     fn known_end(&self) -> KnownEnd {
         match self.known.sealed_end() {
             Some(end) => KnownEnd::At(end),

@@ -42,7 +42,7 @@ fn fields_of_both_sides_are_merged() {
         r#"{"x":3,"a":1}"#,
         r#"{"a":1,"z":1,"y":2,"x":3}"#,
     );
-    // Both add the same.
+    // Both sides add the same value.
     check("{}", r#"{"a":[1, 2]}"#, r#"{"a": [1,2]}"#, r#"{"a": [1,2]}"#);
     check(
         "",

@@ -36,8 +36,8 @@ impl Receiver {
         Ok(self.received)
     }
 
-    /// Deletes the temporary branches of this transfer, and those of interrupted ones whose commits
-    /// other branches contain now.
+    /// Deletes the temporary branches of this transfer, and those of interrupted transfers if other
+    /// branches contain their commits now.
     ///
     /// # Errors
     /// Errors of reads and of commits.
@@ -80,7 +80,7 @@ impl Receiver {
         let mut tips = Vec::new();
         for name in names.filter(|name| !name.starts_with(TEMPORARY)).chain([MAIN.to_owned()]) {
             match self.db.branch(&name) {
-                // It was deleted since it was listed.
+                // The branch was deleted since it was listed.
                 Err(Error::InvalidInput(InvalidInput::NoBranch { .. })) => {}
                 branch => tips.extend(self.ids.tip_of(&branch?)?.map(|place| place.state())),
             }

@@ -25,7 +25,7 @@ use crate::types::error::{Error, Result};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::keyspaces::KeyspaceInfo;
 
-/// Why commits are received only with a lease.
+/// The reason why there is a lease when commits are received.
 const CHARGED: &str = "a fetch calls `charge_to` before it asks for commits";
 
 /// A connection to another store, which is served by [`Db::serve_sync`] or `plimsoll sync-server`.

@@ -312,7 +312,7 @@ impl<'a> Changes<'a> {
 
     fn enter(&mut self, name: String) -> Result<()> {
         if self.key.take().is_some() {
-            // Also covers the transaction, which keeps each keyspace that it writes to.
+            // The charge also covers the transaction, which keeps each keyspace that it writes to.
             self.lease.grow(4 * self.keyspace.len() as u64 + 64)?;
             self.done.insert(Arc::clone(&self.keyspace));
         }

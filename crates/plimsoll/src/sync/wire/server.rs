@@ -181,7 +181,8 @@ impl Server {
             Ok(()) => self.output.end(),
             // End the connection: the client violates the protocol, or is gone.
             Err(error @ Error::Remote { .. }) => {
-                // It may still read the error. If not, return this error, not that of the write.
+                // The client may still read the error. If not, return this error, not that of the
+                // write.
                 let _ = self.output.fail(&error);
                 Err(error)
             }
@@ -371,7 +372,7 @@ mod tests {
             let mut output = Output::new(Arc::new(Mutex::new(sender)));
             for _ in 0..1 + random.below(3) {
                 let mut message = vec![random.below(11) as u8];
-                // A branch that exists, small numbers, and anything.
+                // The name of an existing branch, small numbers, and random bytes.
                 if random.below(2) == 0 {
                     message.extend_from_slice(b"\x04main\x00");
                 }

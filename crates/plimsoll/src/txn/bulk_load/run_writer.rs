@@ -69,7 +69,7 @@ impl RunWriter {
         if self.thread.is_none() {
             let mut runs = self.lock();
             runs.write()?;
-            // One buffer is sufficient.
+            // Take the rows' buffer back: without a thread, one buffer is sufficient.
             swap(&mut runs.rows, rows);
         }
         Ok(())

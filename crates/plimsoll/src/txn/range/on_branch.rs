@@ -114,7 +114,7 @@ struct Side {
     /// The number of the next chain of the lineage that may decide this key; the number of chains
     /// if it is decided (forward only).
     wanted: usize,
-    /// How many versions in a row were stepped over.
+    /// The number of versions in a row that were stepped over.
     steps: u32,
 }
 

@@ -56,8 +56,8 @@ pub(super) struct RangeState<'t> {
 pub(super) struct Passed {
     /// Number of own deletions stepped over.
     pub(super) dead: u64,
-    /// Where the interval begins (forward) or ends (backward, exclusive); `None`: at the bound of
-    /// the iterator's range.
+    /// The beginning (forward) or the end (backward, exclusive) of the interval; `None`: the bound
+    /// of the iterator's range.
     pub(super) edge: Option<Vec<u8>>,
     /// Whether the interval begins at the end of a gap.
     pub(super) skipped: bool,

@@ -160,7 +160,7 @@ impl<'r, 't> Visit<'r, 't> {
                     range.at().note(version.key, &version.stored);
                     match version.stored.value().inline_value() {
                         _ if range.keys_only => &[],
-                        // It expires.
+                        // An inline value that expires.
                         Some(value) => value,
                         None => {
                             let (key, glsn, stored) = (version.key, version.glsn, version.stored);

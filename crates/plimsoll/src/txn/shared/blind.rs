@@ -1,7 +1,7 @@
 //! Blind commits: commits of transactions that have read nothing. In a shared store, a process that
 //! has not read for a while orders them and makes them durable without applying them to its index.
-//! They stay in the log until the process reads; in the keeper, until its apply job applies
-//! them.
+//! They stay in the log until the process reads. If the process is the keeper, its apply job
+//! applies them earlier.
 //!
 //! A blind commit conflicts with nothing, so it can be ordered without applying the commits of
 //! other processes, which is most of the work of a process that only writes (decision 13).
@@ -35,15 +35,15 @@ use crate::types::error::{Lift, Result};
 const LEFT_BYTES_MAX: u64 = 16 << 20;
 const LEFT_MEMTABLES: u64 = 2;
 
-/// The keeper has to apply every entry and leaves at most this many unapplied: applying them
-/// together before it takes the turn costs less than applying each separately.
+/// The keeper has to apply every entry and leaves at most this many unapplied, because applying
+/// them together before it takes the turn costs less than applying each separately.
 const LEFT_ENTRIES_OF_KEEPER: u64 = 256;
 
 /// Number of unapplied entries at which the keeper's apply job is woken.
 const APPLIED_BEHIND: u64 = 64;
 
-/// Number of entries from which a thread of the keeper applies them before it posts, while other
-/// threads wait for their posts. This takes about 50 µs, less than a sync.
+/// If other threads wait for their posts and at least this many entries are unapplied, a thread of
+/// the keeper applies these before it posts. This takes about 50 µs, less than a sync.
 const APPLIED_BESIDE: u64 = 32;
 
 /// A process whose posts are ordered by others reads the log once it has more new entries than
@@ -77,8 +77,8 @@ impl BlindCommits {
             return Ok(None);
         }
         let Some(mut turn) = self.turn()? else { return Ok(None) };
-        // Check under the turn: a drop by this process is ordered under a turn as well, and its
-        // record must be loaded.
+        // Check under the turn, because a drop by this process is ordered under a turn as well, and
+        // its record must be loaded.
         commit.check_keyspaces()?;
         let glsn = commit.append(|draft| turn.submit(draft))?;
         hit(Border::LeftInLog);
@@ -93,7 +93,7 @@ impl BlindCommits {
         }
         let Some(parts) = commit.payload() else { return Ok(None) };
         let Some(known) = self.may_post()? else { return Ok(None) };
-        // Checked after reading `known`, so that any later keyspace drop rejects the post.
+        // Check after reading `known`, so that any later keyspace drop rejects the post.
         commit.check_keyspaces()?;
         let posted = Posted { parts: &parts, read_at: commit.at(), known };
         let glsn = self.follower.log.commit_posted(&posted).lift()?;
@@ -104,7 +104,8 @@ impl BlindCommits {
     }
 
     /// Takes the turn for a blind commit that is left in the log. `None` if the commit must be
-    /// applied: the process reads, too much of the log is unapplied, or a change of keyspaces is.
+    /// applied: if this process reads, too much of the log is unapplied, or a change of keyspaces
+    /// is unapplied.
     fn turn(&self) -> Result<Option<Turn<'_>>> {
         let follower = &*self.follower;
         let is_blind = self.blindness.is_blind();
@@ -113,7 +114,7 @@ impl BlindCommits {
             return Ok(None);
         }
         if follower.members.marks.next().0 > follower.log.bounds().next.0 + FEW {
-            // Before the turn is taken, because others wait for it.
+            // Read new entries before taking the turn, because other processes wait for the turn.
             follower.log.catch_up().lift()?;
         }
         if !self.may_leave() {
@@ -162,7 +163,7 @@ impl BlindCommits {
 
     fn apply_now(&self) -> Result<()> {
         let follower = &*self.follower;
-        // Before the lock is taken, so that others commit while a memtable is flushed.
+        // Wait for room before taking the lock, so that others commit while a memtable is flushed.
         let bytes = follower.log.bytes_behind(follower.sequencer.applied()).unwrap_or_default();
         follower.index.memtables.wait_for_room(bytes as usize)?;
         follower.apply_rest(&follower.sequencer.lock()?)
@@ -179,7 +180,7 @@ impl BlindCommits {
         if follower.members.marks.next().0 > follower.log.bounds().next.0 + READ_AT_ONCE {
             follower.log.catch_up().lift()?;
         }
-        // If it fails, the commit that has to apply everything reports the error.
+        // Ignore an error: the commit that has to apply everything reports it.
         let _ = self.apply_beside();
         self.call_to_apply();
         Ok(Some(known).filter(|_| self.may_leave()))
@@ -218,7 +219,7 @@ impl BlindCommits {
         let is_blind = self.blindness.is_blind()
             && !follower.members.keeper.is_keeper()
             && !follower.members.table.is_reader();
-        // Others want the log to be freed.
+        // A request to close memtables means that other processes want the log to be freed.
         if !is_blind || follower.members.marks.close_requested() > follower.sequencer.applied() {
             return follower.apply_readable();
         }
@@ -428,7 +429,7 @@ mod tests {
         put(&keeper, 1);
         assert!(has(&other, 1));
         keeper.flush().unwrap();
-        // Its memtable is released.
+        // The other member releases the memtable whose rows are in the runs now.
         poll(&other);
         put(&keeper, 2);
         keeper.flush().unwrap();
@@ -592,7 +593,7 @@ mod tests {
             put(&keeper, key);
         });
         keeper.flush().unwrap();
-        // It loads the manifest, and has promised to open no snapshot before the newest.
+        // The other member loads the manifest, and promises to open no snapshot before the newest.
         other.reader.index.following.follow(other.membership.members().unwrap()).unwrap();
         other.committer.publish_floor();
         let keepers = keeper.membership.members().unwrap();

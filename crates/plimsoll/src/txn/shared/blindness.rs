@@ -15,7 +15,7 @@ pub(crate) struct Blindness {
     commits: AtomicU32,
     /// Number of blind commits without a read after which further ones are left in the log.
     after: u32,
-    /// When other members' commits were first polled since the last read; 0: not yet.
+    /// The time of the first poll of other members' commits since the last read; 0: not yet.
     since_nanos: AtomicU64,
 }
 

@@ -8,13 +8,13 @@ use plimsoll_log::file_log::FileLog;
 use plimsoll_log::glsn::Glsn;
 use plimsoll_log::members::Members;
 
-/// Replicas keep moments of this age, by the times of the log, readable in every keyspace. No clock
-/// is involved, so that a moment of that age is retained wherever the commit is applied that names
-/// it.
+/// Replicas keep moments of this age readable in every keyspace, so that a commit of another
+/// replica can name them. The age is measured by the times of the log, not by a clock, so that all
+/// replicas retain the same moments when they apply that commit.
 const NAMED_AGE: Duration = Duration::from_secs(15 * 60);
 
-/// The greatest age of a moment that a tag or a branch of a replica names. Its commit may take some
-/// time.
+/// The greatest age of a moment that a tag or a branch of a replica may name. Less than
+/// [`NAMED_AGE`], because the moment ages until its commit is ordered.
 pub(crate) const NAMED_AGE_MAX: Duration = Duration::from_secs(10 * 60);
 
 /// The floors promised by other processes, and whether the retention of keyspaces is up to date.
@@ -49,12 +49,12 @@ impl Floors {
         self.members.as_ref().map_or(Glsn::MAX, |members| members.slots.oldest_floor())
     }
 
-    /// Whether the retention of keyspaces and the tags are loaded as of everything applied here,
-    /// and all changes of them that any process has ordered are applied. `applied` is called after
-    /// those are known.
+    /// Whether the tags and the retention of keyspaces are loaded as of everything applied here,
+    /// and every change of them that any process has ordered is applied. Calls `applied` after
+    /// reading the position of the last such change.
     pub(crate) fn is_retention_known(&self, applied: impl FnOnce() -> Glsn) -> bool {
         let ordered = self.members.as_ref().map(|members| members.marks.must_apply_upto());
-        // Acquire: pairs with the store that clears it.
+        // Acquire: pairs with the store that clears the flag.
         ordered.is_none_or(|ordered| ordered <= applied())
             && !self.must_load_records.load(Ordering::Acquire)
     }

@@ -23,7 +23,8 @@ use crate::types::error::{Error, Lift, Result};
 /// Up to this many entries are applied under the turn, which is cheaper than reading the log twice.
 pub(crate) const FEW: u64 = 16;
 
-/// How often catching up is repeated if a snapshot that is about to be read was dropped.
+/// Maximum number of further attempts to catch up if a snapshot that is about to be read was
+/// dropped.
 const ROUNDS: u32 = 16;
 
 /// The means of a member to follow the others.
@@ -130,8 +131,8 @@ impl Follower {
         }
     }
 
-    /// The log was not retained for this process, and the next entries are gone: continues from the
-    /// newest manifest, whose runs have them.
+    /// Continues from the newest manifest, whose runs have the next entries. Called if the log was
+    /// not retained for this process, so that these entries are gone.
     fn leap(&self, lock: &CommitLock<'_>) -> Result<()> {
         let mut rounds = 0;
         let first = loop {
@@ -356,7 +357,7 @@ mod tests {
         drop(Snapshot::newest(&two));
         let members = &two.shared().follower.members;
         two.reader.index.following.follow(members).unwrap();
-        // It does not need the log for data that is in the runs.
+        // The second member does not need the log for data that is in the runs.
         two.committer
             .sequencer
             .try_between_commits(|applied| two.reader.index.memtables.close_up_to(applied));

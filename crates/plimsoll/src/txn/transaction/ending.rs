@@ -1,4 +1,4 @@
-//! How a transaction ends: metadata for its commit, the commit, or an abort.
+//! The end of a transaction: metadata for its commit, the commit, or an abort.
 
 use std::sync::{Arc, PoisonError};
 

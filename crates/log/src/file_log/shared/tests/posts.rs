@@ -228,7 +228,8 @@ fn a_wait_for_a_sync_does_not_wait_for_posts() {
         while !is_posted() {
             std::thread::yield_now();
         }
-        // Also while a thread of this process leads the waiters for posts.
+        // This member can append even while another thread of its process leads the waiters for
+        // posts.
         assert_eq!(members[0].append("b"), Glsn(1));
         assert!(!waiting.is_finished());
         members[1].members.posts.release_posting();

@@ -192,7 +192,7 @@ fn lengths_beyond_the_limits_are_refused() {
         output.put(&[kind]).unwrap();
     };
     let cases: [&dyn Fn(&mut Output); 7] = [
-        // Parents, metadata, a name, a key, a bound, a value; and a kind that does not exist.
+        // Too many parents; too long metadata, name, key, bound and value; an unknown kind.
         &|output| {
             begin(output);
             put_number(output, PARENTS_MAX + 1).unwrap();
@@ -253,7 +253,7 @@ fn a_boundary_commit_needs_the_hash_of_its_state() {
         assert!(matches!(error, Error::Corrupt { .. }), "{error}");
         assert_eq!(db.main().tip().unwrap(), None);
     };
-    // A push, or a fetch into a store that is not a partial clone.
+    // Boundary commits are not accepted by a push, or by a fetch into a complete store.
     refused([true, false], &whole);
     refused([true, true], &|sink| put(sink, "notes", b"a"));
     refused([true, true], &|sink| {
@@ -265,7 +265,7 @@ fn a_boundary_commit_needs_the_hash_of_its_state() {
         sink.delete("notes", b"b").unwrap();
         sink.state(hash).unwrap();
     });
-    // The state of an ordinary commit says nothing.
+    // An ordinary commit cannot have a state.
     refused([false, true], &whole);
     let db = store();
     assert_eq!(received(&db, id, [true, true], &whole), Ok(1));
