@@ -557,8 +557,8 @@ impl Change {
         let reader = &self.store.reader;
         match &self.written {
             OwnedStored::Inline(value) => Ok(Some(value.clone())),
-            OwnedStored::OutsideFacts(Stored::Deleted) => Ok(None),
-            &OwnedStored::OutsideFacts(stored) => {
+            OwnedStored::Elsewhere(Stored::Deleted) => Ok(None),
+            &OwnedStored::Elsewhere(stored) => {
                 let load = |bytes: &mut _| reader.load(self.glsn, stored, bytes).map(|_| ());
                 let value = Value::of_len(&reader.budget, stored.value_bytes(), load);
                 value.map(Some).map_err(|error| reader.trimmed_or(self.glsn, error))

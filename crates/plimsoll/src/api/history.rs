@@ -91,7 +91,7 @@ impl VersionInfo {
                 Err(Error::trimmed(self.glsn, first))
             }
             Some(OwnedStored::Inline(value)) => Ok(Some(value)),
-            Some(OwnedStored::OutsideFacts(stored)) => {
+            Some(OwnedStored::Elsewhere(stored)) => {
                 let load = |bytes: &mut _| store.reader.load(self.glsn, stored, bytes).map(|_| ());
                 Value::of_len(&store.reader.budget, stored.value_bytes(), load).map(Some)
             }

@@ -398,7 +398,7 @@ pub(crate) enum OwnedStored {
     /// The value itself.
     Inline(Value),
     /// Any content but an inline value.
-    OutsideFacts(Stored<'static>),
+    Elsewhere(Stored<'static>),
 }
 
 impl OwnedStored {
@@ -406,7 +406,7 @@ impl OwnedStored {
     pub(crate) fn new(stored: Stored<'_>) -> Self {
         match (stored.value().inline_value(), stored.value().elsewhere()) {
             (Some(value), _) => Self::Inline(value.to_vec().into()),
-            (None, elsewhere) => Self::OutsideFacts(elsewhere.expect("it is not inline")),
+            (None, elsewhere) => Self::Elsewhere(elsewhere.expect("it is not inline")),
         }
     }
 
@@ -414,7 +414,7 @@ impl OwnedStored {
     pub(crate) fn get(&self) -> Stored<'_> {
         match self {
             Self::Inline(value) => Stored::Inline(value),
-            Self::OutsideFacts(stored) => *stored,
+            Self::Elsewhere(stored) => *stored,
         }
     }
 }

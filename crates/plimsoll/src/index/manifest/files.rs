@@ -204,7 +204,7 @@ impl Files {
     /// Which processes will read the files that are written now.
     fn readers(&self) -> Readers {
         match self.role.members() {
-            Some(members) if members.slots.has_others() => Readers::OutsideFacts,
+            Some(members) if members.slots.has_others() => Readers::Others,
             _ => Readers::Here,
         }
     }

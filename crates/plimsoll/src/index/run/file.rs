@@ -157,7 +157,7 @@ pub(crate) enum Readers {
     Here,
     /// Other processes as well. Their pools have pages of the replaced runs, so the warm pages are
     /// fetched into the shared page cache, if reads go through it.
-    OutsideFacts,
+    Others,
 }
 
 impl RunFileSink {
@@ -191,7 +191,7 @@ impl RunFileSink {
 
     /// Inserts warm pages into `pool` while they are written.
     pub(crate) fn warm(mut self, pool: &Arc<Pool>, readers: Readers) -> Self {
-        let told = (readers == Readers::OutsideFacts).then(Vec::new);
+        let told = (readers == Readers::Others).then(Vec::new);
         let warmer = Warmer { pool: Arc::clone(pool), scale: Scale::default(), file: None, told };
         self.warmer = Some(warmer);
         self

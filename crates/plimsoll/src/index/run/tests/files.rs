@@ -157,7 +157,7 @@ fn a_run_file_round_trips_and_its_errors_name_file_and_page() {
 
 #[test]
 fn warm_pages_are_announced_for_other_readers_with_small_gaps() {
-    for readers in [Readers::Here, Readers::OutsideFacts] {
+    for readers in [Readers::Here, Readers::Others] {
         let budget = budget();
         let pool = pool(&budget);
         // Leave no free memory, so that only warm pages enter the pool.
@@ -189,7 +189,7 @@ fn warm_pages_are_announced_for_other_readers_with_small_gaps() {
             Readers::Here => assert_eq!(announced, 0),
             // A group of leaves ends with its guide, and gaps between warm pages are announced as
             // well.
-            Readers::OutsideFacts => {
+            Readers::Others => {
                 assert!(
                     (resident..2 * resident).contains(&announced),
                     "{announced} of {resident} pages"
