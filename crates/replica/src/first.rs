@@ -72,3 +72,41 @@ impl FirstPosition {
         Ok(first)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_archive::{Folders, bucket_at};
+    use plimsoll_disk::clock::ManualClock;
+
+    use super::*;
+    use crate::bases::{Base, Numbered, store};
+
+    #[test]
+    fn an_answer_is_relied_on_for_ten_minutes_of_any_clock_and_never_in_a_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let bucket = bucket_at(dir.path().to_str().unwrap(), Folders::Create).unwrap();
+        let (first, clock) = (FirstPosition::default(), ManualClock::new(1_000_000_000_000));
+        assert_eq!(first.known(&clock, false), None);
+        assert_eq!(first.ask(&*bucket, &clock).unwrap(), 1);
+        let base = Base {
+            first: 7,
+            position: 9,
+            glsn: 9,
+            archive: "base-1-1".to_owned(),
+            bytes: 1,
+            created_micros: 1,
+            replica: 1,
+        };
+        store(&*bucket, &Numbered { number: 1, base }).unwrap();
+        clock.advance(RELIES - Duration::from_secs(1));
+        assert_eq!((first.known(&clock, false), first.known(&clock, true)), (Some(1), None));
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(first.known(&clock, false), None);
+        assert_eq!(first.ask(&*bucket, &clock).unwrap(), 7);
+        assert_eq!(first.known(&clock, false), Some(7));
+        // Another wall clock, as after a suspension.
+        let clock = ManualClock::new(3_000_000_000_000);
+        assert_eq!(first.known(&clock, false), None);
+        assert!(RELIES * 6 <= REMOVES_AFTER);
+    }
+}

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use plimsoll::order::{Order, OrderError};
 use plimsoll::{Db, Glsn, Moment, Options};
-use plimsoll_archive::{Bucket, Folders};
+use plimsoll_archive::{Bucket, Folders, RestoreReport};
 use plimsoll_disk::clock::{Clock, SystemClock};
 use plimsoll_disk::os::OsDisk;
 
@@ -254,8 +254,15 @@ fn verify(place: &Place, archive: &str, member: &Path) -> Result<Verified> {
     let options = Options::new().memory_bytes(MEMORY_BYTES).warm(false);
     let restored = place.archive(archive)?.restore(&dest, options, Moment::Newest);
     let removed = remove_folder(&disk, &dest);
-    let restored = restored?;
     removed.map_err(failed)?;
+    let restored = match restored {
+        Err(plimsoll_archive::Error::Damaged { damage }) => {
+            let mut report = RestoreReport::default();
+            report.damage = damage;
+            report
+        }
+        restored => restored?,
+    };
     let damage = restored.damage.iter().map(|it| format!("{}: {}", it.object, it.what));
     let problems: Vec<_> = damage.chain(restored.problems.iter().cloned()).collect();
     match restored.is_whole && problems.is_empty() {
