@@ -127,8 +127,8 @@ pub fn trim(db: &Db, keep: u64) -> Result<TrimReport> {
             // Another member has stored a base with this number, or trimmed the log.
             Ok(Made::Overtaken) if tries < TRIES => {}
             Ok(Made::Overtaken) => {
-                let what = "other members store bases all the time; try again".to_owned();
-                return Err(Error::Damaged { place: place.url, what });
+                let what = format!("{}: other members trim the log, too; try again", place.url);
+                return Err(OrderError::Unavailable(what).into());
             }
             Ok(Made::Report(report)) => return remove(&place, db, *report),
             Err(error) => return Err(error),
