@@ -123,7 +123,7 @@ pub fn trim(db: &Db, keep: u64) -> Result<TrimReport> {
     let mut tries = 0;
     loop {
         tries += 1;
-        match make_base(db, &path, &place, keep.max(1)) {
+        match make_base(db, &path, &place, keep) {
             // Another member has stored a base with this number, or trimmed the log.
             Ok(Made::Overtaken) if tries < TRIES => {}
             Ok(Made::Overtaken) => {
@@ -142,6 +142,12 @@ enum Made {
     Overtaken,
 }
 
+/// The first position after a base that has everything up to `position`: the newest `keep` batches
+/// stay, at least one, which shows where the base ends.
+fn first_after(position: u64, keep: u64) -> u64 {
+    (position + 1).saturating_sub(keep.max(1))
+}
+
 /// Steps 1 to 3.
 fn make_base(db: &Db, path: &Path, place: &Place, keep: u64) -> Result<Made> {
     // What is applied must be durable, because only that is archived.
@@ -152,7 +158,7 @@ fn make_base(db: &Db, path: &Path, place: &Place, keep: u64) -> Result<Made> {
     db.sync()?;
     let newest = place.newest_base()?;
     let order = place.order()?;
-    let (first, new_first) = (order.first()?, (at.position + 1).saturating_sub(keep));
+    let (first, new_first) = (order.first()?, first_after(at.position, keep));
     let mut report = TrimReport {
         base: None,
         base_glsn: newest.as_ref().map_or(place.identity()?.base(), |it| Glsn(it.base.glsn)),
@@ -385,4 +391,89 @@ fn remove_objects(bucket: &dyn Bucket) -> std::io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "the bucket of the test makes real folders")]
+mod tests {
+    use std::io::{self, Read};
+    use std::path::PathBuf;
+    use std::sync::Arc;
+
+    use plimsoll_archive::{Object, Put, bucket_at};
+
+    use super::*;
+    use crate::{create, open_member};
+
+    #[test]
+    fn no_batch_is_trimmed_that_the_base_does_not_have() {
+        for (position, keep, first) in [(9, 3, 7), (9, 1, 9), (9, 0, 9), (9, 9, 1), (9, 50, 0)] {
+            assert_eq!(first_after(position, keep), first);
+        }
+        for (position, keep) in [(1, 0), (7, 0), (7, 1), (7, u64::MAX)] {
+            assert!(first_after(position, keep) <= position, "{position} {keep}");
+        }
+    }
+
+    /// A folder that is taken for a cloud.
+    #[cfg(feature = "testing")]
+    #[derive(Debug)]
+    struct Cloudy(Arc<dyn Bucket>, PathBuf);
+
+    #[cfg(feature = "testing")]
+    impl Bucket for Cloudy {
+        fn put_new(&self, name: &str, bytes: &mut dyn Read) -> io::Result<Put> {
+            let folder = name.rsplit_once('/').map_or("", |(folder, _)| folder);
+            std::fs::create_dir_all(self.1.join(folder))?;
+            self.0.put_new(name, bytes)
+        }
+        fn get(&self, name: &str) -> io::Result<Option<Object>> {
+            self.0.get(name)
+        }
+        fn list(&self, folder: &str) -> io::Result<Vec<String>> {
+            self.0.list(folder)
+        }
+        fn delete(&self, name: &str) -> io::Result<()> {
+            self.0.delete(name)
+        }
+    }
+
+    #[cfg(feature = "testing")]
+    #[test]
+    fn in_a_cloud_batches_stay_until_their_base_is_an_hour_old() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, bucket) = (dir.path().join("store"), dir.path().join("bucket"));
+        let options = Options::new().memory_bytes(16 << 20).warm(false);
+        Db::open(&store, options.clone()).unwrap().close().unwrap();
+        create(bucket.to_str().unwrap(), &store, options.clone()).unwrap();
+        crate::testing::wrap_buckets(Some(Arc::new(|bucket| {
+            let folder = bucket.folder().unwrap().unwrap();
+            Arc::new(Cloudy(bucket, folder))
+        })));
+        let db = open_member(&store, options).unwrap();
+        let put = |rows: std::ops::Range<u32>| {
+            for row in rows {
+                db.put(&db.keyspace("default").unwrap(), row.to_le_bytes(), "x").unwrap();
+            }
+        };
+        let log = || bucket_at(bucket.to_str().unwrap(), Folders::Existing).unwrap().list("log");
+        put(0..100);
+        let trimmed = trim(&db, 3).unwrap();
+        assert_eq!((trimmed.removed, trimmed.waiting), (0, trimmed.first - 1));
+        put(100..110);
+        let again = trim(&db, 3).unwrap();
+        assert_eq!((again.base, again.removed, again.waiting), (Some(2), 0, again.first - 1));
+        assert_eq!(log().unwrap().len() as u64, again.last);
+        // An hour later.
+        let place = Place::find(bucket.to_str().unwrap(), Folders::Existing).unwrap();
+        let mut later = place.newest_base().unwrap().unwrap();
+        later.number += 1;
+        later.base.created_micros -= REMOVES_AFTER.as_micros() as u64;
+        assert!(bases::store(&*place.bucket, &later).unwrap());
+        let done = trim(&db, 3).unwrap();
+        assert_eq!((done.base, done.removed, done.waiting), (None, again.waiting, 0));
+        assert_eq!(log().unwrap().len(), 3);
+        assert_eq!(trim(&db, 3).unwrap().removed, 0);
+        crate::testing::wrap_buckets(None);
+    }
 }
