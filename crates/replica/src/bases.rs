@@ -118,6 +118,7 @@ pub(crate) fn store(bucket: &dyn Bucket, numbered: &Numbered) -> Result<bool, Fa
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "tests damage real files")]
 mod tests {
     use plimsoll_archive::{Folders, bucket_at};
 
