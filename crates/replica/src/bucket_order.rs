@@ -297,10 +297,18 @@ impl BucketOrder {
     fn appended(&self, position: u64) -> Result<Appended, OrderError> {
         match self.check_kept(position) {
             Ok(()) => {}
-            Err(OrderError::Trimmed { first }) => {
-                // The name was free again. Nobody reads what is there.
-                let _ = self.bucket.delete(&name_of(position));
-                return Err(OrderError::Trimmed { first });
+            Err(OrderError::Trimmed { .. }) => {
+                // In a cloud, a free name might be used by a member that does not know the base.
+                if self.is_folder {
+                    let _ = self.bucket.delete(&name_of(position));
+                }
+                // The name was free again; or the batch was in the log, and is in the base.
+                return Err(OrderError::InDoubt(format!(
+                    "{}: {}: the log was trimmed meanwhile; open this member again, and check \
+                     whether the commit was made",
+                    self.place,
+                    name_of(position)
+                )));
             }
             Err(error) => return Err(OrderError::InDoubt(error.to_string())),
         }

@@ -212,6 +212,12 @@ impl Place {
         Ok(())
     }
 
+    /// Makes the names of the folders in the bucket durable, if it is a folder itself.
+    pub(crate) fn sync_root(&self) -> Result<()> {
+        let Some(folder) = self.folder()? else { return Ok(()) };
+        OsDisk::new().sync_dir(&folder).map_err(Error::file(&folder))
+    }
+
     /// Fails if the place holds batches, or, if it is a folder, anything that an interrupted
     /// creation does not leave.
     pub(crate) fn check_new(&self) -> Result<()> {

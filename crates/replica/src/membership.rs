@@ -22,6 +22,9 @@ const DRAFT: &str = "CLUSTER.new";
 pub(crate) const NEW_BASE: &str = "base.new";
 pub(crate) const READY: &str = "base.ready";
 
+/// The folder of the files of a member that a base has replaced, and that could not be compared.
+pub(crate) const REPLACED: &str = "base.old";
+
 /// The folder in which a member verifies a base.
 pub(crate) const CHECK: &str = "base.check";
 

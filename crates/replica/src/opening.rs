@@ -89,7 +89,16 @@ pub(crate) fn open_at(path: &Path, place: &Place, id: u128, options: Options) ->
             place.restore_folders()?;
             match order.first() {
                 Ok(first) if rebase::is_behind(path, first)? => {
-                    rebase::rebase(path, place, options.clone())?;
+                    match rebase::rebase(path, place, options.clone()) {
+                        Err(
+                            error @ Error::Store(
+                                plimsoll::Error::Forked { .. } | plimsoll::Error::Locked { .. },
+                            ),
+                        ) => return Err(error),
+                        // It opens as it is: reads go on, and commits fail with `Behind`.
+                        Err(_) => rebase::continue_rebase(path)?,
+                        Ok(()) => {}
+                    }
                 }
                 // Reads need no bucket, and commits get the error.
                 Ok(_) | Err(_) => {}

@@ -3,10 +3,12 @@
 //! ```text
 //! MEMBER/base.new/    the restored base: its `log/` and `index/`
 //! MEMBER/base.ready   an empty file: the base is complete, and replaces the files of the member
+//! MEMBER/base.old/    the replaced `log/` and `index/`, if their history could not be compared
 //! ```
 //!
-//! A member holds no commit that the log of its cluster lacks, because each was in the log before
-//! it was applied; so its files may be replaced. It gets a new number, because the names of its
+//! Each commit of a member was in the log of its cluster before it was applied; so its files may be
+//! replaced, unless the bucket was set back. Therefore the history is compared with that of the
+//! base, and if the base lacks that part of the log, the old files are kept. It gets a new number, because the names of its
 //! blob files begin again. A call that is killed before `base.ready` is there begins again, and one
 //! that is killed later continues.
 
@@ -20,7 +22,7 @@ use plimsoll_disk::vfs::{Caching, Disk, LockError, Open};
 
 use crate::cluster::{BASE, Place};
 use crate::error::{Error, Result};
-use crate::membership::{CHECK, NEW_BASE, READY, remove_place};
+use crate::membership::{CHECK, NEW_BASE, READY, REPLACED, remove_place};
 use crate::opening::remove_folder;
 
 /// A restored base.
@@ -70,7 +72,11 @@ pub(crate) fn continue_rebase(path: &Path) -> Result<()> {
     match disk.entry(&ready).map_err(Error::file(&ready))? {
         Some(_) => {
             let _lock = locked(path)?;
-            replace_files(path)
+            // Another process may have done it before it released the lock.
+            match disk.entry(&ready).map_err(Error::file(&ready))? {
+                Some(_) => replace_files(path),
+                None => Ok(()),
+            }
         }
         None => Ok(()),
     }
@@ -81,16 +87,27 @@ pub(crate) fn continue_rebase(path: &Path) -> Result<()> {
 pub(crate) fn rebase(path: &Path, place: &Place, options: Options) -> Result<()> {
     let (disk, draft) = (OsDisk::new(), path.join(NEW_BASE));
     let _lock = locked(path)?;
+    let ready = path.join(READY);
+    if disk.entry(&ready).map_err(Error::file(&ready))?.is_some() {
+        // Another process was killed meanwhile, and the draft is complete.
+        return replace_files(path);
+    }
     remove_folder(&disk, &draft).map_err(Error::file(&draft))?;
     remove_folder(&disk, &path.join(CHECK)).map_err(Error::file(path.join(CHECK)))?;
     restore_base(place, &draft, options.clone())?;
-    if let Some(at) = recorded_order_place(path)?
-        && let Err(error) = check_history(&draft, at, options)
-    {
+    let compared = match recorded_order_place(path)? {
+        Some(at) => check_history(&draft, at, options),
+        None => Ok(false),
+    };
+    let is_known = compared.or_else(|error| {
         remove_folder(&disk, &draft).map_err(Error::file(&draft))?;
-        return Err(error);
+        Err(error)
+    })?;
+    let replaced = path.join(REPLACED);
+    if !is_known && disk.entry(&replaced).map_err(Error::file(&replaced))?.is_none() {
+        let made = disk.create_dir(&replaced).and_then(|()| disk.sync_dir(path));
+        made.map_err(Error::file(&replaced))?;
     }
-    let ready = path.join(READY);
     let made = disk
         .open(&ready, Open::CreateNew, Caching::Buffered)
         .and_then(|file| file.sync())
@@ -99,17 +116,18 @@ pub(crate) fn rebase(path: &Path, place: &Place, options: Options) -> Result<()>
     replace_files(path)
 }
 
-/// Fails if the member has another history than the base.
-fn check_history(draft: &Path, at: OrderPlace, options: Options) -> Result<()> {
+/// Fails if the member has another history than the base. False if they cannot be compared.
+fn check_history(draft: &Path, at: OrderPlace, options: Options) -> Result<bool> {
     if at.chain == 0 {
-        return Ok(());
+        return Ok(false);
     }
     let db = Db::open(draft, options.create(false).shared(false).read_only(true).warm(false))?;
     let after = LogPosition { glsn: at.glsn, chain: at.chain };
     let scope = FileScope::LogFrom { segment: Glsn(u64::MAX), after };
     match db.files(scope, &mut |_| Ok(())) {
-        // The base may lack that part of the log.
-        Ok(_) | Err(plimsoll::Error::Trimmed { .. }) => Ok(()),
+        Ok(_) => Ok(true),
+        // The base lacks that part of the log.
+        Err(plimsoll::Error::Trimmed { .. }) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
@@ -119,12 +137,21 @@ fn replace_files(path: &Path) -> Result<()> {
     let (disk, draft) = (OsDisk::new(), path.join(NEW_BASE));
     // The place is that of the old files, and the hot pages are theirs.
     remove_place(path)?;
-    let replaced = || {
+    let replaced = path.join(REPLACED);
+    let swapped = || {
         remove_folder(&disk, &path.join("warm"))?;
         for name in ["index", "log"] {
             let new = draft.join(name);
             if disk.entry(&new)?.is_some() {
-                remove_folder(&disk, &path.join(name))?;
+                let (old, kept) = (path.join(name), replaced.join(name));
+                let keeps = disk.entry(&replaced)?.is_some() && disk.entry(&kept)?.is_none();
+                match keeps && disk.entry(&old)?.is_some() {
+                    true => {
+                        disk.rename(&old, &kept)?;
+                        disk.sync_dir(&replaced)?;
+                    }
+                    false => remove_folder(&disk, &old)?,
+                }
                 disk.rename(&new, &path.join(name))?;
                 disk.sync_dir(path)?;
             }
@@ -134,7 +161,7 @@ fn replace_files(path: &Path) -> Result<()> {
         disk.remove(&path.join(READY))?;
         disk.sync_dir(path)
     };
-    replaced().map_err(Error::file(path))
+    swapped().map_err(Error::file(path))
 }
 
 /// Excludes other processes that open the member for writing.

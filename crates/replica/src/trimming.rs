@@ -20,7 +20,7 @@ use std::thread;
 use std::time::Duration;
 
 use plimsoll::order::{Order, OrderError};
-use plimsoll::{Db, Glsn, Moment, Options};
+use plimsoll::{Db, Glsn, Moment, Options, OrderPlace};
 use plimsoll_archive::{Bucket, Folders, RestoreReport};
 use plimsoll_disk::clock::{Clock, SystemClock};
 use plimsoll_disk::os::OsDisk;
@@ -175,25 +175,28 @@ fn make_base(db: &Db, path: &Path, place: &Place, keep: u64) -> Result<Made> {
     // Members begin with this batch, and the last one contains what the base has.
     for position in [new_first, at.position] {
         match order.read(position) {
-            Ok(Some(_)) => {}
-            Ok(None) => return Err(place.lost(position)),
+            Ok(Some(batch)) if position != at.position || batch.ends_with(&at.hash) => {}
+            // The bucket was set back, and others have used the position again.
+            Ok(_) => return Err(place.lost(position)),
             Err(OrderError::Trimmed { .. }) => return Ok(Made::Overtaken),
             Err(error) => return Err(error.into()),
         }
     }
     let number = newest.as_ref().map_or(0, |it| it.number) + 1;
-    let archive = archive_for(place, newest.as_ref(), number, at.replica)?;
-    let pushed = place.archive(&archive)?.keep(KEEP_MOMENTS).push(db)?;
-    report.bytes_sent = pushed.bytes;
-    if pushed.glsn < at.glsn {
-        let what = format!("it ends with GLSN {}, before {}; try again", pushed.glsn, at.glsn);
-        return Err(Error::Damaged { place: format!("{}: {archive}", place.url), what });
+    let mut archive = archive_for(place, newest.as_ref(), number, at.replica)?;
+    let fresh = archive_name(at.replica, number);
+    let mut made = archived(db, path, place, &archive, &at);
+    if made.is_err() && place.newest_base()? != newest {
+        // Another member has removed that archive.
+        return Ok(Made::Overtaken);
     }
-    let verified = verify(place, &archive, path)?;
-    if verified.glsn < at.glsn {
-        let what = format!("it was restored only up to GLSN {}", verified.glsn);
-        return Err(unverified(place, &archive, &what));
+    if made.is_err() && archive != fresh {
+        // The archive of an earlier base is damaged.
+        made = archived(db, path, place, &fresh, &at);
+        archive = fresh;
     }
+    let verified = made?;
+    report.bytes_sent = verified.sent;
     let base = Base {
         first: new_first,
         position: at.position,
@@ -204,6 +207,8 @@ fn make_base(db: &Db, path: &Path, place: &Place, keep: u64) -> Result<Made> {
         replica: at.replica,
     };
     place.make_folders(&[bases::FOLDER])?;
+    // Another member may have made the folder, and been killed.
+    place.sync_root()?;
     let stored = bases::store(&*place.bucket, &Numbered { number, base });
     if !stored.map_err(|failure| place.refused(failure))? {
         return Ok(Made::Overtaken);
@@ -211,6 +216,24 @@ fn make_base(db: &Db, path: &Path, place: &Place, keep: u64) -> Result<Made> {
     (report.base, report.base_glsn, report.first) = (Some(number), verified.glsn, new_first);
     report.bytes_verified = verified.bytes;
     Ok(Made::Report(Box::new(report)))
+}
+
+/// Steps 1 and 2.
+fn archived(
+    db: &Db,
+    path: &Path,
+    place: &Place,
+    archive: &str,
+    at: &OrderPlace,
+) -> Result<Verified> {
+    let pushed = place.archive(archive)?.keep(KEEP_MOMENTS).push(db)?;
+    let verified = verify(place, archive, path)?;
+    match pushed.glsn.min(verified.glsn) {
+        end if end < at.glsn => {
+            Err(unverified(place, archive, &format!("it ends with GLSN {end}, before {}", at.glsn)))
+        }
+        _ => Ok(Verified { sent: pushed.bytes, ..verified }),
+    }
 }
 
 /// The folder of the archive of the next base: that of one of the two newest bases if this member
@@ -248,6 +271,7 @@ fn unverified(place: &Place, archive: &str, what: &str) -> Error {
 }
 
 struct Verified {
+    sent: u64,
     glsn: Glsn,
     bytes: u64,
 }
@@ -272,7 +296,7 @@ fn verify(place: &Place, archive: &str, member: &Path) -> Result<Verified> {
     let damage = restored.damage.iter().map(|it| format!("{}: {}", it.object, it.what));
     let problems: Vec<_> = damage.chain(restored.problems.iter().cloned()).collect();
     match restored.is_whole && problems.is_empty() {
-        true => Ok(Verified { glsn: restored.glsn, bytes: restored.bytes }),
+        true => Ok(Verified { sent: 0, glsn: restored.glsn, bytes: restored.bytes }),
         false => Err(unverified(place, archive, &problems.join("; "))),
     }
 }
@@ -280,7 +304,11 @@ fn verify(place: &Place, archive: &str, member: &Path) -> Result<Verified> {
 /// Steps 4 and 5.
 fn remove(place: &Place, db: &Db, mut report: TrimReport) -> Result<TrimReport> {
     let Some(newest) = place.newest_base()? else { return Ok(report) };
-    let removable = removable(place, &newest)?;
+    // Another member may have stored it without syncing its name yet.
+    let synced =
+        place.bucket.sync(bases::FOLDER).map_err(|error| place.failed(bases::FOLDER, error));
+    synced.and_then(|()| place.sync_root())?;
+    let removable = removable(place, &newest, report.base)?;
     report.removed = remove_batches(place, removable)?;
     report.first = report.first.max(newest.base.first);
     if removable < newest.base.first {
@@ -292,7 +320,8 @@ fn remove(place: &Place, db: &Db, mut report: TrimReport) -> Result<TrimReport> 
 }
 
 /// The position before which all batches may be removed now.
-fn removable(place: &Place, newest: &Numbered) -> Result<u64> {
+/// `own`: the base that this call has stored.
+fn removable(place: &Place, newest: &Numbered, own: Option<u64>) -> Result<u64> {
     if place.is_folder()? {
         return Ok(newest.base.first);
     }
@@ -300,7 +329,8 @@ fn removable(place: &Place, newest: &Numbered) -> Result<u64> {
     let is_old = |base: &Base| {
         u128::from(now.saturating_sub(base.created_micros)) >= REMOVES_AFTER.as_micros()
     };
-    if is_old(&newest.base) {
+    // The machine may have been suspended since this call has read the time.
+    if own != Some(newest.number) && is_old(&newest.base) {
         return Ok(newest.base.first);
     }
     for number in (newest.number.saturating_sub(LOOK_BACK).max(1)..newest.number).rev() {
@@ -374,13 +404,11 @@ fn remove_archives(place: &Place, newest: &Numbered, replica: u16) -> Result<()>
 fn remove_archive(place: &Place, archive: &str) -> Result<()> {
     let (bucket, _) = place.bucket_of(archive)?;
     remove_objects(&*bucket).map_err(|error| place.failed(archive, error))?;
-    match place.folder()? {
-        Some(folder) => {
-            let folder = folder.join(archive);
-            remove_folder(&OsDisk::new(), &folder).map_err(Error::file(folder))
-        }
-        None => Ok(()),
+    if let Some(folder) = place.folder()? {
+        // Its maker may be writing to it still; the next call removes what is left.
+        let _ = remove_folder(&OsDisk::new(), &folder.join(archive));
     }
+    Ok(())
 }
 
 fn remove_objects(bucket: &dyn Bucket) -> std::io::Result<()> {

@@ -1,4 +1,4 @@
-//! `plimsoll cluster`: creates, joins, shows, trims and leaves clusters, whose commits a bucket orders.
+//! `plimsoll cluster`: creates, joins, shows, trims and leaves clusters.
 
 use plimsoll::{Error, Options};
 use plimsoll_replica::{Leave, Status};

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use plimsoll_log::glsn::Glsn;
 
-use crate::api::db::Db;
 use crate::txn::replica::place::{Place, PlaceFile};
 use crate::types::error::Result;
 use crate::types::options::Options;
@@ -19,33 +18,16 @@ pub struct OrderPlace {
     pub glsn: Glsn,
     /// The chain hash of the log at that GLSN; 0 if it is not known.
     pub chain: u64,
+    /// The hash of the batch at the position, with which the batch ends.
+    pub hash: [u8; 32],
     /// The number of the replica, which no other one has; 0 before it has one.
     pub replica: u16,
 }
 
 impl From<Place> for OrderPlace {
     fn from(place: Place) -> Self {
-        let Place { position, glsn, chain, replica, .. } = place;
-        Self { position, glsn, chain, replica }
-    }
-}
-
-impl Db {
-    /// How far this replica has applied its order; `None` if the store was opened without one.
-    ///
-    /// # Examples
-    /// ```
-    /// # fn main() -> plimsoll::Result<()> {
-    /// # let dir = tempfile::tempdir().unwrap();
-    /// use plimsoll::{Db, Options};
-    ///
-    /// let options = Options::new().memory_bytes(16 << 20);
-    /// assert_eq!(Db::open(dir.path().join("store"), options)?.order_place(), None);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn order_place(&self) -> Option<OrderPlace> {
-        self.store.replication.place().map(OrderPlace::from)
+        let Place { position, glsn, chain, hash, replica, .. } = place;
+        Self { position, glsn, chain, hash, replica }
     }
 }
 
