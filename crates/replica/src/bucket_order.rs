@@ -374,6 +374,7 @@ impl BucketOrder {
 impl Order for BucketOrder {
     fn append(&self, position: u64, batch: &[u8]) -> Result<Appended, OrderError> {
         self.vet(position)?;
+        self.check_kept(position)?;
         let (name, object) = (name_of(position), self.object(position, batch)?);
         let mut attempts = Attempts::new(&*self.clock, self.patience);
         // Whether a request may still store the object, or has stored it.
