@@ -8,9 +8,9 @@
 //!
 //! Each commit of a member was in the log of its cluster before it was applied; so its files may be
 //! replaced, unless the bucket was set back. Therefore the history is compared with that of the
-//! base, and if the base lacks that part of the log, the old files are kept. It gets a new number, because the names of its
-//! blob files begin again. A call that is killed before `base.ready` is there begins again, and one
-//! that is killed later continues.
+//! base, and if the base lacks that part of the log, the old files are kept. The member gets a new
+//! number, because the names of its blob files begin again. A call that is killed before
+//! `base.ready` is there begins again, and one that is killed later continues.
 
 use std::path::Path;
 
