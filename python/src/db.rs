@@ -878,6 +878,27 @@ impl Db {
         Ok(interruptible(this.py(), move || db.sync())?.or_raise()?.0)
     }
 
+    /// Trims the log of the cluster of which this store is a member, down to `keep` batches: stores
+    /// the state of this member in the bucket as a new base, reads it back and verifies it, and then
+    /// removes the older batches. Returns how many were removed. In a cloud, batches are removed an
+    /// hour after their base was stored, by a later call. Needs free disk space for another copy of
+    /// the store.
+    ///
+    /// >>> bucket = path + ".bucket"
+    /// >>> plimsoll.open(path, memory="16MiB").close()
+    /// >>> plimsoll.create_cluster(path, bucket, memory="16MiB")
+    /// >>> with plimsoll.open(path, memory="16MiB", cluster=bucket) as db:
+    /// ...     for number in range(20):
+    /// ...         db[b"key"] = b"%d" % number
+    /// ...     db.trim_cluster(keep=10) > 0
+    /// True
+    #[pyo3(signature = (*, keep = plimsoll_replica::KEEP_BATCHES))]
+    fn trim_cluster(this: PyRef<'_, Self>, keep: u64) -> PyResult<u64> {
+        let db = store(&this).db()?.clone();
+        let trimmed = interruptible(this.py(), move || plimsoll_replica::trim(&db, keep))?;
+        Ok(trimmed.map_err(errors::raised_by_cluster)?.removed)
+    }
+
     /// Flushes data that is only in memory and in the log into the index's files. Not needed for
     /// durability.
     ///

@@ -43,3 +43,21 @@ def test_members_have_one_history(tmp_path: Path) -> None:
         two[b"second"] = b"2"
         one.sync()
         assert one[b"second"] == b"2"
+
+
+def test_a_trimmed_log_restores_members_that_were_behind(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    with plimsoll.open(tmp_path / "one", memory="16MiB") as db:
+        with pytest.raises(plimsoll.InvalidInput, match="not a member"):
+            db.trim_cluster()
+    plimsoll.create_cluster(tmp_path / "one", bucket, memory="16MiB")
+    plimsoll.open(tmp_path / "two", memory="16MiB", cluster=bucket).close()
+    with plimsoll.open(tmp_path / "one", memory="16MiB", cluster=bucket) as one:
+        for number in range(10):
+            one[b"key"] = b"%d" % number
+        assert one.trim_cluster() == 0
+        assert one.trim_cluster(keep=2) >= 8
+    assert len(list((bucket / "log").iterdir())) == 2
+    with plimsoll.open(tmp_path / "two", memory="16MiB", cluster=bucket) as two:
+        assert two[b"key"] == b"9"
+        two[b"own"] = b"1"

@@ -9,6 +9,8 @@
 //!    the first append, after failures, and once a minute.
 //! 3. A batch in a folder is returned only once its name is durable. A member must not be ahead of
 //!    the bucket after a power cut.
+//! 4. A batch below the first position that the newest base leaves is neither returned nor believed
+//!    to be appended, whether its name is taken or free (`first.rs`).
 
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +24,9 @@ use plimsoll_disk::random::entropy;
 
 use crate::batch_object::{Body, FRAME_BYTES, decode, encode};
 use crate::blobs;
+use crate::first::FirstPosition;
 use crate::pace::Pace;
+use crate::positions::find_end;
 use crate::retry::{Attempts, is_refusal, remedy};
 
 /// The folder of the batches.
@@ -93,6 +97,7 @@ pub struct BucketOrder {
     hinted: AtomicU64,
     /// When the neighbours of the end were checked last; 0: not yet.
     vetted: AtomicU64,
+    first: FirstPosition,
     pace: Pace,
     /// The position and object of another member that an append has met: it is read next.
     other: Mutex<Option<(u64, Vec<u8>)>>,
@@ -120,6 +125,7 @@ impl BucketOrder {
             seen: AtomicU64::new(0),
             hinted: AtomicU64::new(0),
             vetted: AtomicU64::new(0),
+            first: FirstPosition::default(),
             pace,
             other: Mutex::new(None),
             is_folder,
@@ -142,9 +148,36 @@ impl BucketOrder {
     pub fn end(&self) -> Result<u64, OrderError> {
         let hint = self.hint().unwrap_or(0);
         let known = self.seen.load(Ordering::Acquire);
-        let end = find_end(hint.max(known), |position| self.exists(position))?;
+        let first = self.first()?;
+        // The first batch that a base leaves is always there.
+        let exists = |position| Ok(position < first || self.exists(position)?);
+        let end = find_end(hint.max(known).max(first - 1), exists)?;
         self.saw(end);
         Ok(end)
+    }
+
+    /// The first position that the newest base leaves; 1 if there is no base. Needs one request if
+    /// there is no newer base than at the last call.
+    ///
+    /// # Errors
+    /// The bucket; [`OrderError::Corrupt`] if the object of the newest base is damaged.
+    pub fn first(&self) -> Result<u64, OrderError> {
+        self.first.ask(&*self.bucket, &*self.clock).map_err(|failure| self.failed(failure))
+    }
+
+    /// Fails if the batch at a position, which a request has just read or stored, is below the
+    /// first position.
+    fn check_kept(&self, position: u64) -> Result<(), OrderError> {
+        let known = self.first.known(&*self.clock, self.is_folder);
+        let first = known.map_or_else(|| self.first(), Ok)?;
+        if position < first { Err(OrderError::Trimmed { first }) } else { Ok(()) }
+    }
+
+    fn failed(&self, failure: blobs::Failure) -> OrderError {
+        match failure {
+            blobs::Failure::Io(name, error) => self.unavailable(&name, &error),
+            blobs::Failure::Damaged(name, what) => self.corrupt(&name, &what),
+        }
     }
 
     fn hint(&self) -> Option<u64> {
@@ -202,11 +235,19 @@ impl BucketOrder {
         }
         // In a folder, this costs little enough to be done for each append.
         if position > 1 && !self.exists(position - 1)? {
-            return Err(self.lost(position - 1, position));
+            if self.first()? != position {
+                return Err(self.lost(position - 1, position));
+            }
+            // The first batch that a base leaves is always there.
+            if !self.exists(position)? {
+                return Err(self.lost(position, position));
+            }
         }
         if is_recent {
             return Ok(false);
         }
+        // So that nothing is stored if the newest base is damaged.
+        self.first()?;
         let hint = self.hint().unwrap_or(0);
         if hint <= position {
             self.hinted.fetch_max(hint, Ordering::Relaxed);
@@ -221,8 +262,14 @@ impl BucketOrder {
         Ok(true)
     }
 
-    /// The error if a batch is missing, although there was a later one.
+    /// The error if a batch is missing, although there was a later one: it was lost, unless a base
+    /// has replaced it.
     fn lost(&self, position: u64, later: u64) -> OrderError {
+        match self.first() {
+            Ok(first) if position < first => return OrderError::Trimmed { first },
+            Ok(_) => {}
+            Err(error) => return error,
+        }
         if self.is_folder && matches!(self.bucket.exists(LOG), Ok(false)) {
             return self.unavailable(LOG, &io::ErrorKind::NotFound.into());
         }
@@ -246,13 +293,31 @@ impl BucketOrder {
         Ok(encode(nonce, position, Body::Blob(hash, batch.len() as u64)))
     }
 
-    fn appended(&self, position: u64) -> Appended {
+    /// The outcome once the object of an append is stored.
+    fn appended(&self, position: u64) -> Result<Appended, OrderError> {
+        match self.check_kept(position) {
+            Ok(()) => {}
+            Err(OrderError::Trimmed { .. }) => {
+                // In a cloud, a free name might be used by a member that does not know the base.
+                if self.is_folder {
+                    let _ = self.bucket.delete(&name_of(position));
+                }
+                // The name was free again; or the batch was in the log, and is in the base.
+                return Err(OrderError::InDoubt(format!(
+                    "{}: {}: the log was trimmed meanwhile; open this member again, and check \
+                     whether the commit was made",
+                    self.place,
+                    name_of(position)
+                )));
+            }
+            Err(error) => return Err(OrderError::InDoubt(error.to_string())),
+        }
         self.saw(position);
         // In a cloud, no commit waits for this: `wait` does it.
         if self.is_folder {
             self.renew_hint();
         }
-        Appended::Done
+        Ok(Appended::Done)
     }
 
     /// Rewrites the hint from time to time.
@@ -309,16 +374,17 @@ impl BucketOrder {
 impl Order for BucketOrder {
     fn append(&self, position: u64, batch: &[u8]) -> Result<Appended, OrderError> {
         self.vet(position)?;
+        self.check_kept(position)?;
         let (name, object) = (name_of(position), self.object(position, batch)?);
         let mut attempts = Attempts::new(&*self.clock, self.patience);
         // Whether a request may still store the object, or has stored it.
         let mut in_doubt = false;
         loop {
             let error = match self.bucket.put_new(&name, &mut &object[..]) {
-                Ok(Put::New) => return Ok(self.appended(position)),
+                Ok(Put::New) => return self.appended(position),
                 Ok(Put::Exists) => match self.fetch(&name, OBJECT_BYTES_MAX) {
                     // An earlier attempt stored it, and this one has made it durable.
-                    Ok(Some(found)) if found == object => return Ok(self.appended(position)),
+                    Ok(Some(found)) if found == object => return self.appended(position),
                     Ok(Some(found)) => {
                         self.saw(position);
                         *lock(&self.other) = Some((position, found));
@@ -382,13 +448,13 @@ impl Order for BucketOrder {
         if found.is_none() {
             let seen = self.seen.load(Ordering::Acquire);
             if seen < position && !self.vet(position)? {
-                return Ok(None);
+                return self.check_kept(position).map(|()| None);
             }
             // Another member may have appended it meanwhile.
             found = fetch()?;
             match found {
                 None if seen >= position => return Err(self.lost(position, seen)),
-                None => return Ok(None),
+                None => return self.check_kept(position).map(|()| None),
                 Some(_) => {}
             }
         }
@@ -401,6 +467,7 @@ impl Order for BucketOrder {
             batch => batch?,
         };
         self.settle(position)?;
+        self.check_kept(position)?;
         self.saw(position);
         Ok(Some(batch))
     }
@@ -435,10 +502,7 @@ impl Order for BucketOrder {
     }
 
     fn put_blob(&self, hash: [u8; 32], bytes: &mut dyn Read) -> Result<(), OrderError> {
-        blobs::put(&*self.bucket, &hash, bytes).map_err(|failure| match failure {
-            blobs::Failure::Io(name, error) => self.unavailable(&name, &error),
-            blobs::Failure::Damaged(name, what) => self.corrupt(&name, &what),
-        })
+        blobs::put(&*self.bucket, &hash, bytes).map_err(|failure| self.failed(failure))
     }
 
     fn get_blob(&self, hash: [u8; 32]) -> Result<Option<Box<dyn Read + Send>>, OrderError> {
@@ -456,69 +520,4 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The object of a position.
 pub(crate) fn name_of(position: u64) -> String {
     format!("{LOG}/{position:016x}")
-}
-
-/// The last position that exists, if all before it do; 0 if there is none. Probes exponentially
-/// from `hint`, then in halves.
-fn find_end(
-    hint: u64,
-    mut exists: impl FnMut(u64) -> Result<bool, OrderError>,
-) -> Result<u64, OrderError> {
-    // `low` exists (or is 0), `high` does not.
-    let (mut low, mut high, mut step) = (0, None, 1);
-    if hint > 0 && exists(hint)? {
-        low = hint;
-    } else if hint > 0 {
-        high = Some(hint);
-    }
-    match high {
-        None => {
-            while exists(low.saturating_add(step))? {
-                low = low.saturating_add(step);
-                step = step.saturating_mul(2);
-            }
-            high = Some(low.saturating_add(step));
-        }
-        Some(_) => {
-            let mut at = hint;
-            while at > 0 {
-                at = at.saturating_sub(step);
-                if at == 0 || exists(at)? {
-                    low = at;
-                    break;
-                }
-                high = Some(at);
-                step = step.saturating_mul(2);
-            }
-        }
-    }
-    let mut high = high.unwrap_or(low + 1);
-    while high - low > 1 {
-        let middle = low + (high - low) / 2;
-        if exists(middle)? { low = middle } else { high = middle }
-    }
-    Ok(low)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_end_is_found_from_any_hint_with_few_questions() {
-        for end in [0_u64, 1, 2, 3, 7, 64, 1000, 1 << 20] {
-            for hint in
-                [0, 1, 2, end / 2, end.saturating_sub(1), end, end + 1, 2 * end + 9, 1 << 40]
-            {
-                let mut questions = 0;
-                let exists = |position| {
-                    questions += 1;
-                    Ok((1..=end).contains(&position))
-                };
-                assert_eq!(find_end(hint, exists), Ok(end), "hint {hint}");
-                let distance = hint.abs_diff(end).max(1);
-                assert!(questions <= 3 + 2 * (distance.ilog2() + 1), "{questions}: {hint} {end}");
-            }
-        }
-    }
 }

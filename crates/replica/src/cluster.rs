@@ -3,6 +3,8 @@
 //! ```text
 //! cluster.json   id, format, creation, base: written last, by put-if-absent
 //! base/          an archive of the store from which the cluster was created
+//! bases/         later bases (`bases.rs`)
+//! base-…/        the archives of those (`trimming.rs`)
 //! log/           the batches (`bucket_order.rs`)
 //! blob/          large values, by hash (`blobs.rs`)
 //! hint           about where the log ends
@@ -19,6 +21,8 @@ use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::Disk;
 use serde::{Deserialize, Serialize};
 
+use crate::bases::{self, Numbered};
+use crate::blobs::Failure;
 use crate::bucket_order::{BucketOrder, SWEEP_AGE};
 use crate::error::{Error, Result};
 use crate::sealed_json::{self, FORMAT, Unusable};
@@ -30,7 +34,7 @@ const CLUSTER: &str = "cluster.json";
 const TITLE: &str = "cluster";
 
 /// The folder of the base.
-const BASE: &str = "base";
+pub(crate) const BASE: &str = "base";
 
 /// The longest `cluster.json`.
 const CLUSTER_BYTES_MAX: u64 = 64 << 10;
@@ -77,16 +81,42 @@ impl Place {
             );
             return Err(Error::Archive(plimsoll_archive::Error::Url { url, what }));
         }
-        let bucket = bucket_at(url, folders)?;
+        let bucket = through(bucket_at(url, folders)?);
         // Members may be opened from another working directory.
         let folder = bucket.folder().map_err(|error| Error::bucket(url, "its folder", error))?;
         let url = folder.map_or_else(|| url.to_owned(), |path| path.display().to_string());
         Ok(Self { bucket, url })
     }
 
-    /// The archive of the base.
+    /// The archive from which the cluster was created.
     pub(crate) fn base(&self) -> Result<Archive> {
-        Ok(Archive::open(&format!("{}/{BASE}", self.url.trim_end_matches('/')))?)
+        self.archive(BASE)
+    }
+
+    /// The archive in a folder of the bucket.
+    pub(crate) fn archive(&self, folder: &str) -> Result<Archive> {
+        let (bucket, url) = self.bucket_of(folder)?;
+        Ok(Archive::of(bucket, &url))
+    }
+
+    /// The objects in a folder of the bucket that has folders itself, and the URL.
+    pub(crate) fn bucket_of(&self, folder: &str) -> Result<(Arc<dyn Bucket>, String)> {
+        let url = format!("{}/{folder}", self.url.trim_end_matches('/'));
+        Ok((through(bucket_at(&url, Folders::Create)?), url))
+    }
+
+    /// The newest base; `None` if it is that from which the cluster was created.
+    pub(crate) fn newest_base(&self) -> Result<Option<Numbered>> {
+        bases::newest(&*self.bucket, 0).map_err(|failure| self.refused(failure))
+    }
+
+    pub(crate) fn refused(&self, failure: Failure) -> Error {
+        match failure {
+            Failure::Io(name, error) => self.failed(&name, error),
+            Failure::Damaged(name, what) => {
+                Error::Damaged { place: format!("{}: {name}", self.url), what }
+            }
+        }
     }
 
     /// The order of the cluster.
@@ -95,6 +125,23 @@ impl Place {
         let _ = self.bucket.sweep(SWEEP_AGE);
         let order = BucketOrder::new(Arc::clone(&self.bucket), &self.url);
         order.map_err(|error| self.failed("its folder", error))
+    }
+
+    /// The folder of the bucket, if it is one.
+    pub(crate) fn folder(&self) -> Result<Option<PathBuf>> {
+        self.bucket.folder().map_err(|error| self.failed("its folder", error))
+    }
+
+    pub(crate) fn is_folder(&self) -> Result<bool> {
+        Ok(self.folder()?.is_some())
+    }
+
+    /// The error if a batch is missing.
+    pub(crate) fn lost(&self, position: u64) -> Error {
+        let place = format!("{}: {}", self.url, crate::bucket_order::name_of(position));
+        let what = "it is missing: the bucket was set back or has lost objects; put them back, or \
+                    see docs/how-to/after-the-loss-of-a-bucket.md";
+        Error::Damaged { place, what: what.to_owned() }
     }
 
     pub(crate) fn failed(&self, what: &str, error: std::io::Error) -> Error {
@@ -144,10 +191,14 @@ impl Place {
 
     /// Creates the folders of an existing cluster that are often empty, and that a copy may lack.
     pub(crate) fn restore_folders(&self) -> Result<()> {
-        let folder = self.bucket.folder().map_err(|error| self.failed("its folder", error))?;
-        let Some(folder) = folder else { return Ok(()) };
+        self.make_folders(&["tmp", crate::blobs::FOLDER])
+    }
+
+    /// Creates folders in the bucket, if it is a folder itself.
+    pub(crate) fn make_folders(&self, names: &[&str]) -> Result<()> {
+        let Some(folder) = self.folder()? else { return Ok(()) };
         let disk = OsDisk::new();
-        for path in ["tmp", crate::blobs::FOLDER].map(|name| folder.join(name)) {
+        for path in names.iter().map(|name| folder.join(name)) {
             if disk.entry(&path).map_err(Error::file(&path))?.is_none() {
                 match disk.create_dir(&path).and_then(|()| disk.sync_dir(&folder)) {
                     // A member that may only read cannot write there either.
@@ -159,6 +210,12 @@ impl Place {
             }
         }
         Ok(())
+    }
+
+    /// Makes the names of the folders in the bucket durable, if it is a folder itself.
+    pub(crate) fn sync_root(&self) -> Result<()> {
+        let Some(folder) = self.folder()? else { return Ok(()) };
+        OsDisk::new().sync_dir(&folder).map_err(Error::file(&folder))
     }
 
     /// Fails if the place holds batches, or, if it is a folder, anything that an interrupted
@@ -174,14 +231,20 @@ impl Place {
         if let Some(object) = logged.iter().find(|name| !name.contains("probe-")) {
             return not_empty(object);
         }
-        let folder = self.bucket.folder().map_err(|error| self.failed("its folder", error))?;
-        let Some(folder) = folder else { return Ok(()) };
+        let Some(folder) = self.folder()? else { return Ok(()) };
         let names = names_in(&folder)?;
         let is_other = |name: &&String| {
             ![BASE, crate::bucket_order::LOG, crate::blobs::FOLDER, "tmp"].contains(&name.as_str())
         };
         names.iter().find(is_other).map_or(Ok(()), |name| not_empty(name))
     }
+}
+
+/// The bucket, behind that of a test.
+fn through(bucket: Arc<dyn Bucket>) -> Arc<dyn Bucket> {
+    #[cfg(feature = "testing")]
+    let bucket = crate::testing::wrapped(bucket);
+    bucket
 }
 
 /// Whether a URL contains a password or a query, which may be a token.

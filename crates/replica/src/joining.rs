@@ -9,7 +9,7 @@
 
 use std::path::{Path, PathBuf};
 
-use plimsoll::{Glsn, Moment, Options};
+use plimsoll::{Glsn, Options};
 use plimsoll_archive::Folders;
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::random::entropy;
@@ -18,7 +18,8 @@ use plimsoll_disk::vfs::Disk;
 use crate::cluster::Place;
 use crate::error::{Error, Result};
 use crate::membership::{self, Membership};
-use crate::opening::{is_empty, open_at};
+use crate::opening::{is_empty, open_at, remove_folder};
+use crate::rebase::restore_base;
 
 /// The result of joining a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub struct JoinReport {
     pub bytes: u64,
 }
 
-/// Makes a member of the cluster `url` at `dest`: restores the base, of which every byte is
+/// Makes a member of the cluster `url` at `dest`: restores the newest base, of which every byte is
 /// verified, and applies the log from there. If this is interrupted, repeat it. If the store at
 /// `dest` is a member of this cluster already, only the URL of its bucket is recorded, for a bucket
 /// that was moved.
@@ -74,15 +75,7 @@ pub fn join(url: &str, dest: impl AsRef<Path>, options: Options) -> Result<JoinR
                 return Err(Error::DestinationExists { path: dest.to_owned() });
             }
             let draft = Draft::begin(dest)?;
-            let options = options.clone().shared(false).read_only(false);
-            let restored = place.base()?.restore(&draft.path, options, Moment::Newest)?;
-            if !restored.is_whole {
-                let damage = restored.damage;
-                return Err(Error::Archive(plimsoll_archive::Error::Damaged { damage }));
-            }
-            if let Some(what) = restored.problems.into_iter().next() {
-                return Err(Error::Damaged { place: format!("{}: base", place.url), what });
-            }
+            let restored = restore_base(&place, &draft.path, options.clone())?;
             (report.base, report.bytes) = (restored.glsn, restored.bytes);
             membership::write(&draft.path, &membership)?;
             draft.finish(dest)?;
@@ -137,15 +130,4 @@ impl Drop for Draft {
             let _ = remove_folder(&OsDisk::new(), &self.path);
         }
     }
-}
-
-fn remove_folder(disk: &dyn Disk, path: &Path) -> std::io::Result<()> {
-    if disk.entry(path)?.is_none() {
-        return Ok(());
-    }
-    for entry in disk.list(path)? {
-        let path = path.join(&entry.name);
-        if entry.is_dir { remove_folder(disk, &path)? } else { disk.remove(&path)? }
-    }
-    disk.remove_dir(path)
 }

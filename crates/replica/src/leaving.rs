@@ -3,12 +3,11 @@
 use std::path::Path;
 
 use plimsoll::{Db, Glsn, Options};
-use plimsoll_disk::os::OsDisk;
-use plimsoll_disk::vfs::{Disk, LockError};
 
 use crate::error::{Error, Result};
 use crate::membership;
 use crate::opening::open_member;
+use crate::rebase::{self, locked};
 
 /// Whether a member first catches up with its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +59,7 @@ pub fn leave(path: impl AsRef<Path>, how: Leave, options: Options) -> Result<Lea
     if is_partial && !membership::is_partial(path)? {
         return Err(Error::NotAMember { path: path.to_owned() });
     }
+    rebase::continue_rebase(path)?;
     // Otherwise an earlier call was interrupted after it had caught up.
     if how == Leave::CaughtUp && !is_partial {
         let db = open_member(path, options.clone())?;
@@ -67,12 +67,7 @@ pub fn leave(path: impl AsRef<Path>, how: Leave, options: Options) -> Result<Lea
         db.close()?;
     }
     // A program that has the member open would write its files again.
-    let lock = OsDisk::new().lock(path).map_err(|error| match error {
-        LockError::Held { pid, who } => {
-            Error::Store(plimsoll::Error::Locked { path: path.to_owned(), pid, who })
-        }
-        LockError::Io(error) => Error::file(path)(error),
-    })?;
+    let lock = locked(path)?;
     membership::remove(path)?;
     drop(lock);
     let db = Db::open(path, options.create(false).read_only(false).shared(false))?;

@@ -31,21 +31,29 @@
 //! # }
 //! ```
 
+mod bases;
 mod batch_object;
 mod blobs;
 mod bucket_order;
 mod cluster;
 mod creating;
 mod error;
+mod first;
 mod joining;
 mod leaving;
 mod membership;
 mod opening;
 mod pace;
+mod positions;
 mod probe;
+mod rebase;
 mod retry;
 mod sealed_json;
 mod status;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing;
+mod trimming;
 
 pub use bucket_order::BucketOrder;
 pub use creating::{CreateReport, create};
@@ -54,4 +62,5 @@ pub use joining::{JoinReport, join};
 pub use leaving::{Leave, LeaveReport, leave};
 pub use membership::{Membership, membership};
 pub use opening::{open, open_member};
-pub use status::{ClusterStatus, MemberStatus, Status, status};
+pub use status::{BaseStatus, ClusterStatus, MemberStatus, Status, status};
+pub use trimming::{KEEP_BATCHES, TrimReport, trim};

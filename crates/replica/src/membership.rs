@@ -18,6 +18,16 @@ use crate::sealed_json::{self, FORMAT, Unusable};
 /// The name under which it is written.
 const DRAFT: &str = "CLUSTER.new";
 
+/// The folder into which a member restores a base, and the file that says that it is complete.
+pub(crate) const NEW_BASE: &str = "base.new";
+pub(crate) const READY: &str = "base.ready";
+
+/// The folder of the files of a member that a base has replaced, and that could not be compared.
+pub(crate) const REPLACED: &str = "base.old";
+
+/// The folder in which a member verifies a base.
+pub(crate) const CHECK: &str = "base.check";
+
 const TITLE: &str = "member";
 
 /// The longest file.
@@ -103,15 +113,20 @@ pub(crate) fn is_partial(path: &Path) -> Result<bool> {
 /// Ends the membership of the store at a path. If this is interrupted, the store opens neither as a
 /// member nor without its cluster until it is repeated.
 pub(crate) fn remove(path: &Path) -> Result<()> {
+    let (disk, file) = (OsDisk::new(), path.join(MEMBER_FILE));
+    let removed = remove_if_any(&disk, &file).and_then(|()| disk.sync_dir(path));
+    removed.map_err(Error::file(file))?;
+    remove_place(path)
+}
+
+/// Removes the place of the store at a path in the log of its cluster.
+pub(crate) fn remove_place(path: &Path) -> Result<()> {
     let disk = OsDisk::new();
-    let removed = || {
-        remove_if_any(&disk, &path.join(MEMBER_FILE))?;
-        disk.sync_dir(path)?;
-        remove_if_any(&disk, &path.join(PLACE_FILE))?;
-        remove_if_any(&disk, &path.join(PLACE_DRAFT))?;
-        disk.sync_dir(path)
-    };
-    removed().map_err(Error::file(path.join(MEMBER_FILE)))
+    let removed = [PLACE_FILE, PLACE_DRAFT]
+        .iter()
+        .try_for_each(|name| remove_if_any(&disk, &path.join(name)))
+        .and_then(|()| disk.sync_dir(path));
+    removed.map_err(Error::file(path.join(PLACE_FILE)))
 }
 
 fn remove_if_any(disk: &OsDisk, path: &Path) -> std::io::Result<()> {

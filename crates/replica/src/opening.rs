@@ -12,6 +12,7 @@ use crate::cluster::Place;
 use crate::error::{Error, Result};
 use crate::joining::join;
 use crate::membership;
+use crate::rebase;
 
 /// Opens the member at `path` of the cluster `url`. If there is nothing at the path, joins the
 /// cluster first. If the bucket was moved, [`join`] records its new URL.
@@ -75,21 +76,50 @@ pub fn open_member(path: impl AsRef<Path>, options: Options) -> Result<Db> {
     open_at(path, &place, member.id, options)
 }
 
-/// Opens the store at a path with the order of a cluster.
+/// Opens the store at a path with the order of a cluster. If the batches that it needs were
+/// removed, restores the newest base first.
 pub(crate) fn open_at(path: &Path, place: &Place, id: u128, options: Options) -> Result<Db> {
+    rebase::continue_rebase(path)?;
+    let order = Arc::new(place.order()?);
     match check_id(place, path, id) {
         // Each batch names the cluster, too. Reads need no bucket.
         Err(Error::Bucket { .. }) => {}
         checked => {
             checked?;
             place.restore_folders()?;
+            match order.first() {
+                Ok(first) if rebase::is_behind(path, first)? => {
+                    match rebase::rebase(path, place, options.clone()) {
+                        Err(
+                            error @ Error::Store(
+                                plimsoll::Error::Forked { .. } | plimsoll::Error::Locked { .. },
+                            ),
+                        ) => return Err(error),
+                        // It opens as it is: reads go on, and commits fail with `Behind`.
+                        Err(_) => rebase::continue_rebase(path)?,
+                        Ok(()) => {}
+                    }
+                }
+                // Reads need no bucket, and commits get the error.
+                Ok(_) | Err(_) => {}
+            }
         }
     }
-    let options = options.create(false).shared(false).order(Arc::new(place.order()?));
-    Ok(Db::open(path, options)?)
+    let open = || {
+        let order = Arc::clone(&order);
+        Db::open(path, options.clone().create(false).shared(false).order(order))
+    };
+    match open() {
+        // It was trimmed again before a member that was restored got its number.
+        Err(plimsoll::Error::Behind { .. }) => {
+            rebase::rebase(path, place, options.clone())?;
+            Ok(open()?)
+        }
+        opened => Ok(opened?),
+    }
 }
 
-fn check_id(place: &Place, path: &Path, own: u128) -> Result<()> {
+pub(crate) fn check_id(place: &Place, path: &Path, own: u128) -> Result<()> {
     let found = place.identity()?.id;
     match found == own {
         true => Ok(()),
@@ -107,4 +137,16 @@ pub(crate) fn is_empty(path: &Path) -> Result<bool> {
         Some(entry) if entry.is_dir => Ok(disk.names(path).map_err(Error::file(path))?.is_empty()),
         Some(_) => Ok(false),
     }
+}
+
+/// Removes a folder and everything in it, if there is one.
+pub(crate) fn remove_folder(disk: &dyn Disk, path: &Path) -> std::io::Result<()> {
+    if disk.entry(path)?.is_none() {
+        return Ok(());
+    }
+    for entry in disk.list(path)? {
+        let path = path.join(&entry.name);
+        if entry.is_dir { remove_folder(disk, &path)? } else { disk.remove(&path)? }
+    }
+    disk.remove_dir(path)
 }

@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use plimsoll::{Db, Glsn, Options};
+use plimsoll::{Db, Glsn, Options, recorded_order_place};
 use plimsoll_archive::Folders;
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::Disk;
 
+use crate::bases::Numbered;
 use crate::cluster::Place;
 use crate::error::{Error, Result};
 use crate::membership::{Membership, membership};
@@ -22,6 +23,30 @@ pub struct ClusterStatus {
     pub base: Glsn,
     /// The number of batches in its log.
     pub batches: u64,
+    /// The position of the newest batch; 0 if there is none.
+    pub last: u64,
+    /// The newest base; `None` if it is that from which the cluster was created.
+    pub newest_base: Option<BaseStatus>,
+}
+
+/// A base that replaces the log before a position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BaseStatus {
+    /// The number of the base.
+    pub number: u64,
+    /// The first position of the log that is needed after it.
+    pub first: u64,
+    /// The last position whose batch it contains.
+    pub position: u64,
+    /// Its newest GLSN when it was verified.
+    pub glsn: Glsn,
+    /// When it was stored.
+    pub created: SystemTime,
+    /// The bytes of its files.
+    pub bytes: u64,
+    /// The number of the member that made it.
+    pub member: u16,
 }
 
 /// The state of a member.
@@ -32,6 +57,10 @@ pub struct MemberStatus {
     pub path: PathBuf,
     /// Its newest GLSN.
     pub newest: Glsn,
+    /// Its number in the cluster; 0 if it has none yet.
+    pub number: u16,
+    /// The last position of the log that it has applied, as it has recorded last.
+    pub position: u64,
 }
 
 /// The state of a cluster, as one machine sees it.
@@ -99,8 +128,20 @@ fn is_store(path: &Path) -> bool {
 fn of_cluster(place: &Place) -> Result<(u128, ClusterStatus)> {
     let identity = place.identity()?;
     let created = UNIX_EPOCH + Duration::from_micros(identity.created_micros);
-    let batches = place.order()?.end()?;
-    Ok((identity.id, ClusterStatus { created, base: identity.base(), batches }))
+    let order = place.order()?;
+    let (last, first) = (order.end()?, order.first()?);
+    let newest_base = place.newest_base()?.map(|Numbered { number, base }| BaseStatus {
+        number,
+        first: base.first,
+        position: base.position,
+        glsn: Glsn(base.glsn),
+        created: UNIX_EPOCH + Duration::from_micros(base.created_micros),
+        bytes: base.bytes,
+        member: base.replica,
+    });
+    let batches = (last + 1).saturating_sub(first);
+    let base = identity.base();
+    Ok((identity.id, ClusterStatus { created, base, batches, last, newest_base }))
 }
 
 fn of_member(path: &Path, member: Membership, options: Options) -> Result<Status> {
@@ -119,6 +160,8 @@ fn of_member(path: &Path, member: Membership, options: Options) -> Result<Status
             }),
         }
     });
-    let member_status = MemberStatus { path: path.to_owned(), newest };
+    let at = recorded_order_place(path)?;
+    let (number, position) = at.map_or((0, 0), |at| (at.replica, at.position));
+    let member_status = MemberStatus { path: path.to_owned(), newest, number, position };
     Ok(Status { url: member.url, id: member.id, cluster, member: Some(member_status) })
 }

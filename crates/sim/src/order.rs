@@ -4,13 +4,15 @@
 //! whose steps alternate. The order refuses appends without a reason, loses answers of appends that
 //! were made, that were not, and that are made later, is unavailable, and returns damaged batches
 //! and blobs. Processes are killed and the power of replicas is cut, between calls and within them;
-//! the disk of one is set back by some time.
+//! the disk of one is set back by some time. The order is trimmed behind a copy of a replica, from
+//! which replicas that are behind are made anew ([`trim`]).
 //!
 //! Each written value names its transaction. At the end the log of a replica gives the order of the
 //! transactions; the state before each must be the one that it read ([`history`]), and the logs of
 //! all replicas must be equal.
 
 mod history;
+mod trim;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +30,9 @@ use crate::order::history::{Fate, History, Id, KEYS, Values};
 
 /// The wall clock at the start.
 const START_MICROS: u64 = 1_700_000_000_000_000;
+
+/// The folder of each store.
+const STORE: &str = "/store";
 
 /// The most transactions that a replica has open.
 const OPEN_MAX: usize = 3;
@@ -81,6 +86,8 @@ impl Replica {
 struct Driver {
     order: MemoryOrder,
     replicas: Vec<Replica>,
+    /// The disk of a replica when the order was trimmed last.
+    base: Option<LyingDisk>,
     history: History,
     memtable_bytes: u64,
     /// Whether leftover files are swept before the order is read, or some time later.
@@ -106,7 +113,8 @@ impl Driver {
         let replicas = (0..2 + random.below(3)).map(replica).collect();
         let memtable_bytes = [32 << 10, 256 << 10][random.below(2) as usize];
         let (history, sweeps_at_open) = (History::default(), random.below(2) == 0);
-        let mut driver = Self { order, replicas, history, memtable_bytes, sweeps_at_open };
+        let base = None;
+        let mut driver = Self { order, replicas, base, history, memtable_bytes, sweeps_at_open };
         for number in 0..driver.replicas.len() {
             driver.open(number)?;
         }
@@ -128,7 +136,7 @@ impl Driver {
 
     /// Opens a replica; the first time, the order must work.
     fn open(&mut self, number: usize) -> Outcome {
-        let opened = Db::open("/store", self.options(number));
+        let opened = Db::open(STORE, self.options(number));
         let opened = opened.and_then(|db| db.keyspace("default").map(|space| (db, space)));
         match opened {
             Ok(open) => self.replicas[number].open = Some(open),
@@ -153,6 +161,7 @@ impl Driver {
         match result {
             Ok(done) => Ok(Some(done)),
             Err(error) if self.is_down(number) || is_of_order(&error) => Ok(None),
+            Err(Error::Behind { .. }) if self.is_behind(number) => Ok(None),
             Err(error) => Err(failed(what, &error)),
         }
     }
@@ -164,8 +173,11 @@ impl Driver {
             self.calm();
             self.open(number)?;
         }
+        if self.is_behind(number) {
+            self.remake(number)?;
+        }
         let Some(db) = self.replicas[number].db() else { return Ok(()) };
-        let choice = random.below(40);
+        let choice = random.below(41);
         if choice >= 33 {
             // A handle that outlives its process would write.
             drop(db);
@@ -193,6 +205,7 @@ impl Driver {
             36 => return self.end_process(number, random),
             37 => return self.close(number),
             38 => return self.set_back(number, random),
+            39 => return self.trim(number, random),
             _ => replica.clock.advance(Duration::from_millis(random.below(5000))),
         }
         Ok(())
@@ -353,6 +366,7 @@ impl Driver {
             Err(Error::Unavailable { .. } | Error::Corrupt { .. }) if !self.is_down(number) => {
                 Fate::NotMade
             }
+            Err(Error::Behind { .. }) if self.is_behind(number) => Fate::NotMade,
             Err(Error::InDoubt { .. }) => Fate::InDoubt,
             Err(_) if self.is_down(number) => Fate::InDoubt,
             Err(error) => return Err(failed("a commit", &error)),
@@ -383,6 +397,7 @@ impl Driver {
             Ok(_) => self.history.counted += 1,
             Err(Error::Conflict { .. }) => {}
             Err(Error::Unavailable { .. } | Error::Corrupt { .. }) if !self.is_down(number) => {}
+            Err(Error::Behind { .. }) if self.is_behind(number) => {}
             Err(_) if self.is_down(number) => self.history.count_in_doubt += 1,
             Err(Error::InDoubt { .. }) => self.history.count_in_doubt += 1,
             Err(error) => return Err(failed("an addition", &error)),
@@ -424,6 +439,9 @@ impl Driver {
             self.revive(number, &mut Random::new(number as u64))?;
             if self.replicas[number].open.is_none() {
                 self.open(number)?;
+            }
+            if self.is_behind(number) {
+                self.remake(number)?;
             }
         }
         let mut logs = Vec::new();

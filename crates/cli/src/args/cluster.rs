@@ -19,6 +19,8 @@ pub(crate) enum Cluster {
     Join(ClusterJoin),
     /// Show a cluster, and how far a member is
     Status(ClusterStatus),
+    /// Replace the old part of a cluster's log by a new base
+    Trim(ClusterTrim),
     /// Make an ordinary store of a member
     Leave(ClusterLeave),
 }
@@ -48,8 +50,9 @@ pub(crate) struct ClusterCreate {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Restores the base, of which every byte is verified, and applies the log from there. The member \
-then has everything that was committed anywhere. If the command is interrupted, run it again.
+Restores the newest base, of which every byte is verified, and applies the log from there. The \
+member then has everything that was committed anywhere. If the command is interrupted, run it \
+again.
 
 If STORE is a member of this cluster already, only URL is recorded in it: for a bucket that was \
 moved.
@@ -66,8 +69,9 @@ pub(crate) struct ClusterJoin {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Of a member: its cluster, and its newest GLSN, without applying anything. Of a bucket: the \
-cluster. Exit code 6 if the bucket of a member cannot be reached; the member is shown nevertheless.
+Of a member: its cluster, its newest GLSN, and how many batches of the log it has not applied, \
+without applying anything. Of a bucket: the cluster. Exit code 6 if the bucket of a member cannot \
+be reached; the member is shown nevertheless.
 
 Examples:
   plimsoll cluster status users.plimsoll
@@ -75,6 +79,29 @@ Examples:
 pub(crate) struct ClusterStatus {
     /// Member, or the bucket's folder or URL
     pub(crate) target: String,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+First sends what is new in the member to the bucket, as a base, and restores it from there into \
+the member's folder, as a new member would: every byte is verified. If anything is wrong, nothing \
+is removed. Then removes the batches that the base replaces, all but the newest (--keep), and \
+archives of bases before the previous one. In a cloud, batches are removed at the earliest an \
+hour after their base was stored, by a later trim. Large values stay in the bucket.
+
+A member that has not applied a removed batch restores the base when it is opened the next time; \
+it loses nothing. Run this regularly on one member, such as once a day. It needs free disk space \
+for another copy of the store. If it is interrupted, run it again.
+
+Examples:
+  plimsoll cluster trim users.plimsoll
+  plimsoll cluster trim users.plimsoll --keep 100000 --wait 1m")]
+pub(crate) struct ClusterTrim {
+    /// Member
+    pub(crate) store: PathBuf,
+    /// Batches that stay, at least 1, so that members that are behind need not restore the base
+    #[arg(long, value_name = "BATCHES", default_value_t = plimsoll_replica::KEEP_BATCHES)]
+    pub(crate) keep: u64,
 }
 
 #[derive(Args, Debug)]

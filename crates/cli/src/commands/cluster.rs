@@ -1,10 +1,11 @@
-//! `plimsoll cluster`: creates, joins, shows and leaves clusters, whose commits a bucket orders.
+//! `plimsoll cluster`: creates, joins, shows, trims and leaves clusters.
 
 use plimsoll::{Error, Options};
 use plimsoll_replica::{Leave, Status};
 
 use crate::args::{
-    Cluster, ClusterCreate, ClusterJoin, ClusterLeave, ClusterStatus as StatusArgs, Globals,
+    Cluster, ClusterCreate, ClusterJoin, ClusterLeave, ClusterStatus as StatusArgs, ClusterTrim,
+    Globals,
 };
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Fact, Output};
@@ -17,6 +18,7 @@ pub(crate) fn run(globals: &Globals, command: &Cluster, output: &mut Output) -> 
         Cluster::Create(args) => create(globals, args, output),
         Cluster::Join(args) => join(globals, args, output),
         Cluster::Status(args) => status(globals, args, output),
+        Cluster::Trim(args) => trim(globals, args, output),
         Cluster::Leave(args) => leave(globals, args, output),
     }
 }
@@ -72,22 +74,68 @@ fn status(globals: &Globals, args: &StatusArgs, output: &mut Output) -> Outcome 
     let options = store::options(globals);
     let Status { url, id, cluster, member, .. } = plimsoll_replica::status(&args.target, options)?;
     let mut facts = vec![Fact::new("bucket", url.clone(), url), id_fact(id)];
-    let mut failure = None;
+    let (mut failure, mut last) = (None, None);
     match cluster {
         Ok(cluster) => {
             let created = show_time(of_system(cluster.created));
             facts.push(Fact::new("created", created.clone(), created));
             facts.push(Fact::new("base GLSN", cluster.base.to_string(), cluster.base.0));
             facts.push(Fact::count("batches", cluster.batches));
+            let first = (cluster.last + 1).saturating_sub(cluster.batches);
+            facts.push(Fact::new("first position", first.to_string(), first));
+            facts.push(Fact::new("last position", cluster.last.to_string(), cluster.last));
+            last = Some(cluster.last);
+            if let Some(base) = cluster.newest_base {
+                let stored = show_time(of_system(base.created));
+                facts.extend([
+                    Fact::new("newest base", base.number.to_string(), base.number),
+                    Fact::new("newest base GLSN", base.glsn.to_string(), base.glsn.0),
+                    Fact::new("newest base stored", stored.clone(), stored),
+                    Fact::bytes("newest base bytes", base.bytes),
+                    Fact::new("newest base by member", base.member.to_string(), base.member),
+                ]);
+            }
         }
         Err(error) => failure = Some(Failure::from(error)),
     }
     if let Some(member) = member {
         let newest = member.newest;
         facts.push(Fact::new("newest GLSN here", newest.to_string(), newest.0));
+        facts.push(Fact::new("member number", member.number.to_string(), member.number));
+        let position = member.position;
+        facts.push(Fact::new("position here", position.to_string(), position));
+        if let Some(last) = last {
+            facts.push(Fact::count("batches behind", last.saturating_sub(position)));
+        }
     }
     output.facts(&facts)?;
     failure.map_or(Ok(Exit::Done), Err)
+}
+
+fn trim(globals: &Globals, args: &ClusterTrim, output: &mut Output) -> Outcome {
+    let trim = |options| {
+        let db = plimsoll_replica::open_member(&args.store, options)?;
+        let report = plimsoll_replica::trim(&db, args.keep)?;
+        db.close()?;
+        Ok(report)
+    };
+    let report = alone(globals, trim)?;
+    let done = match report.base {
+        Some(_) => "The log begins with a new base.",
+        None => "The log is short enough; no base was made.",
+    };
+    output.report(done, |output| {
+        output.facts(&[
+            Fact::new("base GLSN", report.base_glsn.to_string(), report.base_glsn.0),
+            Fact::new("first position", report.first.to_string(), report.first),
+            Fact::new("last position", report.last.to_string(), report.last),
+            Fact::count("batches removed", report.removed),
+            Fact::count("batches to be removed later", report.waiting),
+            Fact::bytes("bytes sent", report.bytes_sent),
+            Fact::bytes("bytes verified", report.bytes_verified),
+        ])
+    })?;
+    Ok(Exit::Done)
 }
 
 fn leave(globals: &Globals, args: &ClusterLeave, output: &mut Output) -> Outcome {

@@ -226,3 +226,35 @@ fn no_acknowledged_increment_is_lost_when_members_are_killed() {
         run(&["verify", store]).ok();
     }
 }
+
+#[test]
+fn a_trimmed_log_is_short_and_members_that_were_behind_go_on() {
+    let folder = Folder::new();
+    let bucket = cluster(&folder, &["two"]);
+    let (one, two) = (folder.at("one"), folder.at("two"));
+    for number in 0..12 {
+        run(&["put", &one, &format!("key {number}"), "1"]).ok();
+    }
+    let behind = run(&["cluster", "status", &two, "--json"]).ok().json();
+    assert_eq!(behind["batches_behind"], 12);
+    let short = run(&["cluster", "trim", &one, "--json"]).ok().json();
+    assert_eq!((&short["batches_removed"], &short["first_position"]), (&0.into(), &1.into()));
+    let trimmed = run(&["cluster", "trim", &one, "--keep", "4", "--json"]).ok().json();
+    let (first, last) = (&trimmed["first_position"], &trimmed["last_position"]);
+    assert_eq!(last.as_u64().unwrap() - first.as_u64().unwrap(), 3);
+    assert!(trimmed["batches_removed"].as_u64().unwrap() >= 8, "{trimmed}");
+    let status = run(&["cluster", "status", &bucket, "--json"]).ok().json();
+    assert_eq!((&status["batches"], &status["newest_base"]), (&4.into(), &1.into()));
+    assert_eq!(status["first_position"], *first);
+    // A command that reads restores the base, too.
+    assert_eq!(run(&["get", &two, "key 11"]).ok().out, b"1");
+    run(&["put", &two, "last", "2"]).ok();
+    assert_eq!(run(&["get", &one, "last"]).ok().out, b"2");
+    run(&["cluster", "join", &bucket, &folder.at("three")]).ok();
+    let hash = |store: &str| run(&["state-hash", store]).ok().text();
+    assert_eq!(hash(&one), hash(&folder.at("three")));
+    assert_eq!(hash(&one), hash(&two));
+    let plain = folder.at("plain");
+    run(&["put", &plain, "a", "1"]).ok();
+    run(&["cluster", "trim", &plain]).fails(2, &["not a member"]);
+}

@@ -18,6 +18,7 @@ use plimsoll_disk::mem::MemDisk;
 use plimsoll_log::glsn::Glsn;
 
 use crate::api::admin::members::MemberInfo;
+use crate::api::admin::order_place::OrderPlace;
 use crate::api::change_feed::Commits;
 use crate::api::diff::Diff;
 use crate::api::history::History;
@@ -460,6 +461,23 @@ impl Db {
     /// [`crate::Error::Behind`] if the log cannot be read.
     pub fn sync(&self) -> Result<Glsn> {
         self.store.sync()
+    }
+
+    /// How far this replica has applied its order; `None` if the store was opened without one.
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> plimsoll::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use plimsoll::{Db, Options};
+    ///
+    /// let options = Options::new().memory_bytes(16 << 20);
+    /// assert_eq!(Db::open(dir.path().join("store"), options)?.order_place(), None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn order_place(&self) -> Option<OrderPlace> {
+        self.store.replication.place().map(OrderPlace::from)
     }
 
     /// Flushes all memtables to runs. Not needed for safety: the log holds their contents

@@ -9,6 +9,7 @@ use plimsoll_disk::thread::spawn;
 use crate::order::Order;
 use crate::txn::other_processes::Peers;
 use crate::txn::replica::Replica;
+use crate::txn::replica::place::Place;
 use crate::types::error::{Error, Result};
 
 /// How long the thread waits for a batch at first, and at most: the wait doubles while no batch
@@ -34,6 +35,11 @@ impl Replication {
     /// The part that orders commits.
     pub(crate) fn peers(&self) -> Option<Arc<dyn Peers>> {
         self.replica.clone().map(|replica| replica as _)
+    }
+
+    /// Where the replica stands in its order; `None` if the store has none.
+    pub(crate) fn place(&self) -> Option<Place> {
+        self.replica.as_ref().map(|replica| replica.place())
     }
 
     /// Reads the order for the first time, and starts the thread.

@@ -105,6 +105,11 @@ impl MemoryOrder {
         self.state().last()
     }
 
+    /// The first position that is not trimmed.
+    pub fn first(&self) -> u64 {
+        self.state().first
+    }
+
     /// The number of appends that were done, and of reads.
     pub fn calls(&self) -> (u64, u64) {
         let state = self.state();

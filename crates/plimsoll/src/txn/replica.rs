@@ -318,6 +318,11 @@ impl Replica {
         (!is_closed).then(|| lock(&self.place).position + 1)
     }
 
+    /// Where this replica stands in the order.
+    pub(crate) fn place(&self) -> Place {
+        *lock(&self.place)
+    }
+
     /// Prepares for the end: the order is not read any more.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);

@@ -12,3 +12,4 @@ mod faults;
 mod folder;
 mod members;
 mod memory_bucket;
+mod trim;

@@ -7,28 +7,28 @@ use plimsoll::{Db, Error as StoreError, InvalidInput, Options};
 use plimsoll_replica::{Error, Leave, create, join, leave, membership, open, open_member, status};
 use tempfile::TempDir;
 
-fn options() -> Options {
+pub(crate) fn options() -> Options {
     Options::new().memory_bytes(16 << 20).warm(false).order_timeout(Duration::from_millis(300))
 }
 
-struct World {
+pub(crate) struct World {
     dir: TempDir,
 }
 
 impl World {
     /// A cluster with one member, `one`, which had a row before.
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let world = Self { dir: tempfile::tempdir().unwrap() };
         world.store("one", "first");
         create(&world.url(), world.path("one"), options()).unwrap();
         world
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("file://{}", self.path("bucket").display())
     }
 
@@ -39,12 +39,12 @@ impl World {
         db.close().unwrap();
     }
 
-    fn open(&self, name: &str) -> Db {
+    pub(crate) fn open(&self, name: &str) -> Db {
         open_member(self.path(name), options()).unwrap()
     }
 
     /// The objects of the log, in order.
-    fn log(&self) -> Vec<PathBuf> {
+    pub(crate) fn log(&self) -> Vec<PathBuf> {
         let files = std::fs::read_dir(self.path("bucket/log")).unwrap();
         let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
         files.sort();
@@ -52,20 +52,20 @@ impl World {
     }
 }
 
-fn put(db: &Db, key: &str, value: &str) {
+pub(crate) fn put(db: &Db, key: &str, value: &str) {
     try_put(db, key, value).unwrap();
 }
 
-fn try_put(db: &Db, key: &str, value: &str) -> plimsoll::Result<plimsoll::Glsn> {
+pub(crate) fn try_put(db: &Db, key: &str, value: &str) -> plimsoll::Result<plimsoll::Glsn> {
     db.put(&db.keyspace("default")?, key, value)
 }
 
-fn get(db: &Db, key: &str) -> Option<String> {
+pub(crate) fn get(db: &Db, key: &str) -> Option<String> {
     let value = db.get(&db.keyspace("default").unwrap(), key).unwrap();
     value.map(|value| String::from_utf8(value.to_vec()).unwrap())
 }
 
-fn copy(from: &Path, to: &Path) {
+pub(crate) fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
         let to = to.join(entry.file_name());

@@ -74,7 +74,8 @@ impl Access {
             OrderError::Trimmed { first } => Error::Behind {
                 cause: format!(
                     "the order begins at position {first}, but this store needs position \
-                     {position}; make this replica anew from a copy of another one"
+                     {position}; close it and open it again as a member of its cluster, which \
+                     restores it, or make this replica anew from a copy of another one"
                 ),
             },
             OrderError::Corrupt(what) => Error::corrupt(format!(

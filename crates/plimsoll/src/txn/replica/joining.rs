@@ -185,7 +185,8 @@ fn behind(first: Glsn, next: Glsn) -> Error {
     Error::Behind {
         cause: format!(
             "the order begins with GLSN {first}, but this store has no entry from GLSN {next} on; \
-             make this replica anew from a copy of another one"
+             open it as a member of its cluster, which restores it, or make this replica anew from \
+             a copy of another one"
         ),
     }
 }
