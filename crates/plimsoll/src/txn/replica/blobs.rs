@@ -10,6 +10,7 @@ use plimsoll_log::blob::BlobId;
 
 use crate::order::{OrderError, PLACE_FILE};
 use crate::txn::replica::Replica;
+use crate::txn::replica::access::Deadline;
 use crate::txn::replica::batch::{Hash, NamedBlob};
 use crate::types::error::{Error, Lift, Result};
 
@@ -32,10 +33,10 @@ impl<R: Read> Read for Hashing<R> {
 
 impl Replica {
     /// Stores a finished blob file in the order; returns its hash.
-    pub(super) fn put_blob(&self, id: BlobId) -> Result<Hash> {
+    pub(super) fn put_blob(&self, id: BlobId, deadline: Deadline) -> Result<Hash> {
         let hash = self.hash_of_file(id)?;
         let mut unreadable = None;
-        let stored = self.access.call(0, true, |order| {
+        let stored = self.access.call(0, deadline, |order| {
             let file = self.applier.log.read_blob_file(id).map_err(|error| {
                 // Not a failure of the order, so it is not repeated.
                 let what = error.to_string();
@@ -63,7 +64,12 @@ impl Replica {
     }
 
     /// Copies a blob file of another replica from the order, unless it is here.
-    pub(super) fn fetch_blob(&self, position: u64, named: &NamedBlob, waits: bool) -> Result<()> {
+    pub(super) fn fetch_blob(
+        &self,
+        position: u64,
+        named: &NamedBlob,
+        deadline: Deadline,
+    ) -> Result<()> {
         let (log, id) = (&self.applier.log, named.blob.id);
         // No sweep removes it until its record is in the log.
         log.expect_blob(id);
@@ -95,7 +101,7 @@ impl Replica {
                 id.file_name()
             ))
         };
-        let found = self.access.call(position, waits, |order| order.get_blob(named.hash))?;
+        let found = self.access.call(position, deadline, |order| order.get_blob(named.hash))?;
         let bytes = found.ok_or_else(|| damaged("is missing"))?;
         let mut bytes = Hashing { bytes, hasher: blake3::Hasher::new() };
         log.copy_blob(named.blob, &mut bytes).map_err(|error| match Error::of_log(error) {
