@@ -22,8 +22,9 @@ use url::Url;
 use crate::bucket::{Bucket, Object, Put};
 use crate::error::{Error, Result};
 
-/// Bytes of a part of an object. S3 takes at most 10,000 parts of at least 5 MiB.
-const PART_BYTES: usize = 8 << 20;
+/// Bytes of a part of an object, of which one is in memory. S3 takes at most 10,000 parts of at
+/// least 5 MiB.
+const PART_BYTES: usize = 5 << 20;
 
 /// The object that tests whether the bucket refuses to overwrite.
 const PROBE: &str = "probe";

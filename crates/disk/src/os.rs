@@ -30,7 +30,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{
-    AtFlags, FallocateFlags, FileType, OFlags, fallocate, linkat, renameat, unlinkat,
+    AtFlags, FallocateFlags, FileType, OFlags, StatxFlags, fallocate, linkat, renameat, statx,
+    unlinkat,
 };
 use rustix::io::{Errno, retry_on_intr};
 
@@ -45,7 +46,7 @@ use crate::os::sync_files::sync_files;
 use crate::path_error::{at_path, of_kind};
 use crate::sharing::{LockFile, SharedWords};
 use crate::vfs::{
-    Caching, DIRECT_ALIGN, DirEntry, DirLock, Disk, File, LockError, Open, check_direct,
+    Caching, DIRECT_ALIGN, DirEntry, DirLock, Disk, File, FileId, LockError, Open, check_direct,
 };
 
 /// The file systems of this machine.
@@ -395,6 +396,18 @@ impl OsFile {
 }
 
 impl File for OsFile {
+    fn id(&self) -> io::Result<Option<FileId>> {
+        let wanted = StatxFlags::INO | StatxFlags::BTIME;
+        let stat = call(&self.path, || statx(&self.fd, "", AtFlags::EMPTY_PATH, wanted))?;
+        let is_reported = stat.stx_mask & wanted.bits() == wanted.bits();
+        Ok(is_reported.then(|| FileId {
+            inode: stat.stx_ino,
+            born_nanos: (stat.stx_btime.tv_sec as u64)
+                .wrapping_mul(1_000_000_000)
+                .wrapping_add(u64::from(stat.stx_btime.tv_nsec)),
+        }))
+    }
+
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.check(buf, offset)?;
         if end_of(offset, buf.len() as u64).is_err() {

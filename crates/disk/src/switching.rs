@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::layer::DiskLayer;
 use crate::mutex::lock;
-use crate::vfs::{Caching, Disk, File, Open};
+use crate::vfs::{Caching, Disk, File, FileId, Open};
 
 /// Decides how files are read.
 pub trait Switch: Send + Sync + std::fmt::Debug {
@@ -83,6 +83,10 @@ impl SwitchingFile {
 }
 
 impl File for SwitchingFile {
+    fn id(&self) -> io::Result<Option<FileId>> {
+        self.file.id()
+    }
+
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.turn();
         self.file.read_at(buf, offset)

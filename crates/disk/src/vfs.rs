@@ -76,6 +76,23 @@ pub struct DirEntry {
     pub links: u64,
 }
 
+/// Identifies a file: its copies have another id. A renamed file keeps its id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileId {
+    /// The inode number.
+    pub inode: u64,
+    /// The time of its creation, in nanoseconds since 1970 UTC.
+    pub born_nanos: u64,
+}
+
+impl FileId {
+    /// Whether both parts differ. One of them may change without a copy: the first where a file
+    /// system numbers its files anew, the second if the system reports another precision.
+    pub fn is_other(self, than: Self) -> bool {
+        self.inode != than.inode && self.born_nanos != than.born_nanos
+    }
+}
+
 /// An open file. Closed on drop. All methods may be called concurrently.
 pub trait File: Send + Sync + Debug {
     /// Reads up to `buf.len()` bytes at `offset`; fewer only at the end of the file (0 beyond it).
@@ -100,6 +117,11 @@ pub trait File: Send + Sync + Debug {
     /// Announces a `sync`; after it, the page cache need not keep the bytes. An implementation may
     /// start writing them out, but does not wait. Makes nothing durable.
     fn begin_sync(&self) {}
+
+    /// The id of the file; `None` if the file system does not report when files were created.
+    fn id(&self) -> io::Result<Option<FileId>> {
+        Ok(None)
+    }
 
     /// Length in bytes.
     fn len(&self) -> io::Result<u64>;

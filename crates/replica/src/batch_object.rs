@@ -22,7 +22,8 @@ const FORMAT: u32 = 1;
 const INLINE: u32 = 0;
 const BLOB: u32 = 1;
 const HEADER_BYTES: usize = 48;
-const SUM_BYTES: usize = 16;
+/// The bytes of the checksum at the end of an object.
+pub(crate) const SUM_BYTES: usize = 16;
 
 /// The bytes of an object beside its batch.
 pub(crate) const FRAME_BYTES: usize = HEADER_BYTES + SUM_BYTES;
@@ -64,15 +65,16 @@ pub(crate) fn decode(object: &[u8], position: u64) -> Result<Body<'_>, String> {
     if framed[..8] != *MAGIC {
         return Err("it does not begin as a batch of a cluster does".to_owned());
     }
-    if number(stored) != sum_of(framed) {
-        return Err("its checksum does not match: it is changed or truncated".to_owned());
-    }
+    // Another format may have another checksum.
     let format = number(&framed[8..12]);
     if format != u128::from(FORMAT) {
         return Err(format!(
             "it has format {format}, and this version knows format {FORMAT}: use the version of \
              Plimsoll that wrote it"
         ));
+    }
+    if number(stored) != sum_of(framed) {
+        return Err("its checksum does not match: it is changed or truncated".to_owned());
     }
     let found = number(&framed[32..40]);
     if found != u128::from(position) {
@@ -112,6 +114,14 @@ mod tests {
             assert_eq!(decode(&object, 4), Err("it is the batch of position 3".to_owned()));
         }
         assert_ne!(encode(1, 3, Body::Inline(b"x")), encode(2, 3, Body::Inline(b"x")));
+    }
+
+    #[test]
+    fn an_object_of_another_format_is_told_as_such() {
+        let mut object = encode(9, 3, Body::Inline(b"batch"));
+        object[8] = 2;
+        let refused = decode(&object, 3).unwrap_err();
+        assert!(refused.contains("it has format 2"), "{refused}");
     }
 
     #[test]

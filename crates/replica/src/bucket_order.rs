@@ -22,7 +22,7 @@ use plimsoll_archive::{Bucket, Put};
 use plimsoll_disk::clock::{Clock, SystemClock};
 use plimsoll_disk::random::entropy;
 
-use crate::batch_object::{Body, FRAME_BYTES, decode, encode};
+use crate::batch_object::{Body, FRAME_BYTES, SUM_BYTES, decode, encode};
 use crate::blobs;
 use crate::first::FirstPosition;
 use crate::pace::Pace;
@@ -44,14 +44,15 @@ const INLINE_BYTES_MAX: usize = 4 << 20;
 /// The largest object of a batch.
 const OBJECT_BYTES_MAX: u64 = (INLINE_BYTES_MAX + FRAME_BYTES) as u64;
 
-/// The largest batch.
-const BATCH_BYTES_MAX: u64 = 1 << 30;
+/// The largest batch. A store's batches have at most 4 MiB.
+const BATCH_BYTES_MAX: u64 = 16 << 20;
 
 /// The neighbours of a position are checked again after this time.
 const VET_EVERY: Duration = Duration::from_secs(60);
 
-/// How long an append is repeated whose answers are lost.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long an append is repeated whose answers are lost: it is not, because the store repeats it
+/// until `Options::order_timeout`.
+const PATIENCE: Duration = Duration::ZERO;
 
 /// How long a read is repeated that fails.
 const READ_PATIENCE: Duration = Duration::from_secs(1);
@@ -101,6 +102,8 @@ pub struct BucketOrder {
     pace: Pace,
     /// The position and object of another member that an append has met: it is read next.
     other: Mutex<Option<(u64, Vec<u8>)>>,
+    /// Held while a blob is sent to a cloud.
+    blob_in_transit: Mutex<()>,
     /// Whether the bucket is a folder.
     is_folder: bool,
 }
@@ -128,12 +131,14 @@ impl BucketOrder {
             first: FirstPosition::default(),
             pace,
             other: Mutex::new(None),
+            blob_in_transit: Mutex::new(()),
             is_folder,
         })
     }
 
-    /// Repeats an append whose answers are lost for this long (by default 5 s) before it fails
-    /// with [`OrderError::InDoubt`].
+    /// Repeats a request whose answers are lost for this long before it fails, an append with
+    /// [`OrderError::InDoubt`]. By default requests are not repeated: a store that has this order
+    /// repeats them until [`Options::order_timeout`](plimsoll::Options::order_timeout).
     #[must_use]
     pub fn patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
@@ -288,8 +293,13 @@ impl BucketOrder {
         if batch.len() <= INLINE_BYTES_MAX {
             return Ok(encode(nonce, position, Body::Inline(batch)));
         }
+        if batch.len() as u64 > BATCH_BYTES_MAX {
+            let what = format!("a batch of {} bytes is too long", batch.len());
+            return Err(self.corrupt(&name_of(position), &what));
+        }
         let hash = *blake3::hash(batch).as_bytes();
-        self.put_blob(hash, &mut &batch[..])?;
+        blobs::put(&*self.bucket, &hash, &mut &batch[..])
+            .map_err(|failure| self.failed(failure))?;
         Ok(encode(nonce, position, Body::Blob(hash, batch.len() as u64)))
     }
 
@@ -334,16 +344,22 @@ impl BucketOrder {
     /// The object at a name, at most `most` bytes of it.
     fn fetch(&self, name: &str, most: u64) -> io::Result<Option<Vec<u8>>> {
         let Some(found) = self.bucket.get(name)? else { return Ok(None) };
-        let mut bytes = Vec::new();
+        let mut bytes = Vec::with_capacity(found.bytes.min(most + 1) as usize);
         found.reader.take(most + 1).read_to_end(&mut bytes)?;
         Ok(Some(bytes))
     }
 
     /// The batch in an object.
-    fn batch(&self, position: u64, object: &[u8]) -> Result<Vec<u8>, OrderError> {
+    fn batch(&self, position: u64, mut object: Vec<u8>) -> Result<Vec<u8>, OrderError> {
         let name = name_of(position);
-        match decode(object, position).map_err(|what| self.corrupt(&name, &what))? {
-            Body::Inline(batch) => Ok(batch.to_vec()),
+        match decode(&object, position).map_err(|what| self.corrupt(&name, &what))? {
+            Body::Inline(batch) => {
+                // Without a copy, which could be as long again.
+                let len = batch.len();
+                object.drain(..object.len() - SUM_BYTES - len);
+                object.truncate(len);
+                Ok(object)
+            }
             Body::Blob(_, length) if length > BATCH_BYTES_MAX => {
                 Err(self.corrupt(&name, "its batch has an impossible length"))
             }
@@ -458,10 +474,10 @@ impl Order for BucketOrder {
                 Some(_) => {}
             }
         }
-        let batch = match self.batch(position, &found.unwrap_or_default()) {
+        let batch = match self.batch(position, found.unwrap_or_default()) {
             // The transfer may have been at fault.
             Err(OrderError::Corrupt(_)) => match fetch()? {
-                Some(object) => self.batch(position, &object)?,
+                Some(object) => self.batch(position, object)?,
                 None => return Err(self.lost(position, position)),
             },
             batch => batch?,
@@ -502,6 +518,8 @@ impl Order for BucketOrder {
     }
 
     fn put_blob(&self, hash: [u8; 32], bytes: &mut dyn Read) -> Result<(), OrderError> {
+        // In a cloud, each has a part of the blob in memory.
+        let _one = (!self.is_folder).then(|| lock(&self.blob_in_transit));
         blobs::put(&*self.bucket, &hash, bytes).map_err(|failure| self.failed(failure))
     }
 

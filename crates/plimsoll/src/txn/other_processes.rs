@@ -97,6 +97,12 @@ pub(crate) trait Peers: Send + Sync + Debug {
         Ok(())
     }
 
+    /// How long a commit that any replica could make in an idle store is left to the others, in
+    /// microseconds: differs between replicas, so that one of them makes it.
+    fn idle_delay_micros(&self) -> u64 {
+        0
+    }
+
     /// Applies everything that any replica of the store has committed.
     ///
     /// # Errors

@@ -18,10 +18,11 @@ pub(crate) mod group;
 pub(crate) mod joining;
 pub(crate) mod place;
 mod saving;
+mod turns;
 mod walk;
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -35,8 +36,9 @@ use crate::txn::applier::Applier;
 use crate::txn::apply::When;
 use crate::txn::commit::{Commit, Ordered};
 use crate::txn::other_processes::Peers;
-use crate::txn::replica::access::Access;
+use crate::txn::replica::access::{Access, Deadline};
 use crate::txn::replica::batch::{BatchBuilder, FULL_BYTES, Hash, Head};
+use crate::txn::replica::blobs::StoredBlobs;
 use crate::txn::replica::group::{Entered, Group, OpenBatch, Outcome, Sending, Slot};
 use crate::txn::replica::place::Place;
 use crate::txn::replica::saving::Saving;
@@ -47,6 +49,18 @@ use crate::types::lock::lock;
 
 /// The time at which the end of the order was reached, before it was.
 const NEVER: u64 = u64::MAX;
+
+/// Replicas make a commit of an idle store at times that differ by this much, so that the others
+/// have applied it before they would make it; and the number of such times.
+const IDLE_DELAY_MICROS: u64 = 60_000_000;
+const IDLE_DELAYS: u16 = 32;
+
+/// The copies of a batch that are in memory at once while it is appended. While it is built, it
+/// grows by doubling.
+const COPIES: u64 = 3;
+
+/// Memtables have room for this many times the bytes of a batch before it is appended.
+const ROOM_FACTOR: usize = 2;
 
 /// The bytes of a written key besides its own.
 const KEY_BYTES: u64 = 80;
@@ -68,6 +82,8 @@ pub(crate) struct Replica {
     /// Differs in all openings, and a number that differs in all batches of this one.
     nonce: u128,
     batches: AtomicU64,
+    /// How long an append takes, as batches tell other replicas.
+    append_micros: AtomicU32,
     /// Bytes of batches of others since the log was last freed, and the size of its segments.
     unfreed_bytes: AtomicU64,
     segment_bytes: u64,
@@ -76,7 +92,7 @@ pub(crate) struct Replica {
 
 /// What joins a batch.
 enum Item<'a, 'c> {
-    Commit(&'a mut Commit<'c>, &'a [Hash]),
+    Commit(&'a mut Commit<'c>, &'a mut StoredBlobs),
     /// Entries that are not a transaction.
     Entries(&'a Draft<'a>),
 }
@@ -87,7 +103,7 @@ impl Item<'_, '_> {
         take: impl FnOnce(&Draft<'_>, &[Hash]) -> Result<T, LogError>,
     ) -> Result<T> {
         match self {
-            Self::Commit(commit, hashes) => commit.with_draft(|draft| take(draft, hashes)),
+            Self::Commit(commit, blobs) => commit.with_draft(|draft| take(draft, &blobs.hashes)),
             Self::Entries(draft) => take(draft, &[]).lift(),
         }
     }
@@ -109,11 +125,19 @@ enum Joined {
 
 impl Replica {
     /// Orders what `item` returns, which is checked under the commit lock.
-    fn order_item(&self, mut item: Item<'_, '_>) -> Result<Result<Ticket, Glsn>> {
+    fn order_item(
+        &self,
+        mut item: Item<'_, '_>,
+        deadline: Deadline,
+    ) -> Result<Result<Ticket, Glsn>> {
+        let (begun_micros, mut losses) = (self.access.clock.wall_micros(), 0);
         loop {
+            if losses > 0 && self.access.has_passed(deadline) {
+                return Err(self.access.outrun(begun_micros, losses));
+            }
             let entered = self.group.enter();
             let held = self.applier.sequencer.lock()?;
-            let joined = self.join(&held, &entered, &mut item)?;
+            let joined = self.join(&held, &entered, &mut item, deadline)?;
             drop(held);
             drop(entered);
             match joined {
@@ -127,7 +151,7 @@ impl Replica {
                     }
                     match slot.wait() {
                         Outcome::Done => return Ok(Ok(ticket)),
-                        Outcome::Again => {}
+                        Outcome::Again => losses += 1,
                         Outcome::Failed(error) => return Err(error),
                     }
                 }
@@ -141,6 +165,7 @@ impl Replica {
         held: &CommitLock<'_>,
         _entered: &Entered<'_>,
         item: &mut Item<'_, '_>,
+        deadline: Deadline,
     ) -> Result<Joined> {
         let (place, next) = (*lock(&self.place), self.applier.log.bounds().next);
         {
@@ -159,6 +184,9 @@ impl Replica {
         }
         if place.glsn.next() != next {
             return Ok(Joined::Behind);
+        }
+        if let Item::Commit(_, blobs) = item {
+            self.check_stored(blobs, place.position)?;
         }
         self.applier.apply(held, next, When::Live)?;
         if let Item::Commit(commit, _) = item {
@@ -185,8 +213,8 @@ impl Replica {
         })?;
         let is_first = state.open.is_none();
         if let Some(open) = state.open.as_mut() {
-            // Twice, because the batch grows by doubling.
-            if open.lease.grow(2 * bytes as u64).is_err() {
+            let is_too_long = open.builder.len() + bytes > FULL_BYTES;
+            if is_too_long || open.lease.grow(COPIES * bytes as u64).is_err() {
                 open.is_closed = true;
                 let slot = Arc::clone(&open.slot);
                 drop(state);
@@ -196,7 +224,7 @@ impl Replica {
         }
         let mut begun = None;
         if is_first {
-            begun = Some(self.begin_batch(&place, 2 * bytes as u64)?);
+            begun = Some(self.begin_batch(&place, COPIES * bytes as u64, deadline)?);
         }
         let open = begun.as_mut().or(state.open.as_mut()).expect("begun above if there was none");
         let last_micros = open.last_micros;
@@ -206,6 +234,7 @@ impl Replica {
             Ok(Ticket { first, last, timestamp_micros: micros })
         })?;
         open.last_micros = ticket.timestamp_micros;
+        open.deadline = open.deadline.min(deadline);
         if let Item::Commit(commit, _) = item {
             if commit.ends_batch() {
                 open.is_closed = true;
@@ -230,13 +259,14 @@ impl Replica {
         Ok(Joined::In { ticket, is_first, slot })
     }
 
-    fn begin_batch(&self, place: &Place, bytes: u64) -> Result<OpenBatch> {
+    fn begin_batch(&self, place: &Place, bytes: u64, deadline: Deadline) -> Result<OpenBatch> {
         Ok(OpenBatch {
             position: place.position + 1,
             builder: BatchBuilder::new(&self.head_after(place)),
             written: Default::default(),
             last_micros: self.applier.log.last_micros(),
             is_closed: false,
+            deadline,
             lease: self.applier.budget.lease(Kind::Staging, bytes)?,
             slot: Arc::default(),
         })
@@ -246,6 +276,7 @@ impl Replica {
     fn head_after(&self, place: &Place) -> Head {
         let number = self.batches.fetch_add(1, Ordering::Relaxed);
         Head {
+            append_micros: self.append_micros.load(Ordering::Relaxed),
             order_id: place.order_id,
             position: place.position + 1,
             previous: place.hash,
@@ -272,24 +303,25 @@ impl Replica {
     /// Appends a batch and applies it; false if another one is at its position, which is then
     /// applied.
     fn send(&self, sending: &mut Sending<'_>) -> Result<bool> {
-        let OpenBatch { position, builder, lease, .. } = sending.batch();
+        let OpenBatch { position, builder, deadline, lease, .. } = sending.batch();
         let mut walk = lock(&self.walk);
         if self.is_closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
         // Nothing is ordered that cannot be applied here.
         self.applier.log.check_own().lift()?;
-        self.check_order(&mut walk, true)?;
+        self.check_order(&mut walk, deadline)?;
         if lock(&self.place).position + 1 != position {
             return Ok(false);
         }
-        self.yield_to_others(&mut walk);
-        let is_done = self.append_and_apply(&mut walk, position, builder.finish())?;
-        drop(lease);
-        if !is_done {
-            self.catch_up_by(&mut walk, true)?;
+        if !self.yield_to_others(&mut walk, position) {
+            self.catch_up_by(&mut walk, deadline)?;
+            return Ok(false);
         }
-        Ok(is_done)
+        self.reserve_room(ROOM_FACTOR * builder.len())?;
+        let is_done = self.append_and_apply(&mut walk, position, builder.finish(), deadline);
+        drop(lease);
+        is_done
     }
 
     /// Applies everything that is in the order.
@@ -298,7 +330,8 @@ impl Replica {
     /// [`Error::Unavailable`], [`Error::Forked`], [`Error::Corrupt`], [`Error::Behind`], and those
     /// of applying a commit.
     pub(crate) fn catch_up_with_order(&self) -> Result<()> {
-        let done = self.catch_up_by(&mut lock(&self.walk), true);
+        let deadline = self.access.walk_deadline();
+        let done = self.catch_up_by(&mut lock(&self.walk), deadline);
         self.free_log();
         done
     }
@@ -334,15 +367,16 @@ impl Replica {
 impl Peers for Replica {
     fn order(&self, commit: &mut Commit<'_>) -> Result<Ordered> {
         let blobs: Vec<BlobRef> = commit.blobs();
-        let hashes = blobs.iter().map(|blob| self.put_blob(blob.id)).collect::<Result<Vec<_>>>()?;
-        match self.order_item(Item::Commit(commit, &hashes)) {
+        let mut stored = self.put_blobs(&blobs)?;
+        match self.order_item(Item::Commit(commit, &mut stored), self.access.deadline()) {
             Ok(Ok(ticket)) => {
                 commit.note_named();
                 Ok(Ordered { glsn: ticket.last, is_durable: true })
             }
             Ok(Err(at)) => Ok(Ordered { glsn: at, is_durable: true }),
             Err(error) => {
-                if matches!(error, Error::InDoubt { .. } | Error::Poisoned { .. }) {
+                let may_be_made = matches!(error, Error::InDoubt { .. } | Error::Poisoned { .. });
+                if may_be_made || stored.is_replaced {
                     commit.note_named();
                 }
                 Err(error)
@@ -351,7 +385,7 @@ impl Peers for Replica {
     }
 
     fn append(&self, draft: &Draft<'_>) -> Result<Ticket> {
-        let ticket = self.order_item(Item::Entries(draft))?;
+        let ticket = self.order_item(Item::Entries(draft), self.access.deadline())?;
         Ok(ticket.expect("entries always change something"))
     }
 
@@ -384,6 +418,10 @@ impl Peers for Replica {
             self.applier.load_own_records()?;
         }
         Ok(())
+    }
+
+    fn idle_delay_micros(&self) -> u64 {
+        u64::from(lock(&self.place).replica % IDLE_DELAYS) * IDLE_DELAY_MICROS
     }
 
     fn catch_up_with_replicas(&self) -> Result<()> {

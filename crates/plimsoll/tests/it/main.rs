@@ -70,6 +70,7 @@ mod module_graph;
 mod neighbours;
 mod order;
 mod order_apis;
+mod order_contention;
 mod order_faults;
 mod own_folder;
 mod pinned;

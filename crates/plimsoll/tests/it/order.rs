@@ -344,6 +344,38 @@ fn no_replica_starves_beside_one_that_always_commits() {
     assert!(*least > 10 && *most < 20 * least, "{done:?}");
 }
 
+/// Copies a folder with the attributes of its files, as for a backup.
+fn copy_folder(from: &Path, to: &Path) {
+    let done = std::process::Command::new("cp").arg("-a").args([from, to]).status().unwrap();
+    assert!(done.success());
+}
+
+#[test]
+fn a_copied_folder_becomes_another_replica() {
+    let (dir, order) = (tempfile::tempdir().unwrap(), MemoryOrder::new(5));
+    let path = |name: &str| dir.path().join(name);
+    let one = Db::open(path("one"), options(&order)).unwrap();
+    put(&one, "a", &"x".repeat(300_000)).unwrap();
+    one.close().unwrap();
+    copy_folder(&path("one"), &path("copy"));
+    std::fs::rename(path("one"), path("moved")).unwrap();
+    let before = order.last();
+    let one = Db::open(path("moved"), options(&order)).unwrap();
+    assert_eq!(order.last(), before, "a moved folder is the same replica");
+    let copy = Db::open(path("copy"), options(&order)).unwrap();
+    assert_eq!(order.last(), before + 1, "the copy has claimed a number");
+    for round in 0..3 {
+        put(&one, &format!("one {round}"), &"1".repeat(300_000)).unwrap();
+        put(&copy, &format!("copy {round}"), &"2".repeat(300_000)).unwrap();
+    }
+    check_equal(&[&one, &copy], &["default"]);
+    copy.close().unwrap();
+    let before = order.last();
+    let copy = Db::open(path("copy"), options(&order)).unwrap();
+    assert_eq!(order.last(), before, "it keeps its number");
+    check_equal(&[&one, &copy], &["default"]);
+}
+
 #[test]
 fn a_background_thread_applies_commits_of_others() {
     let (dir, order) = (tempfile::tempdir().unwrap(), MemoryOrder::new(5));

@@ -248,6 +248,43 @@ fn a_replica_on_a_full_disk_reads_on_and_continues_later() {
 }
 
 #[test]
+fn a_commit_that_was_ordered_and_not_applied_is_told_as_made() {
+    let order = MemoryOrder::new(1);
+    let disk = LyingDisk::new(1);
+    let open = || {
+        let clock = Arc::new(ManualClock::new(1_700_000_000_000_000));
+        let options: Options = options(&order).world(Arc::new(disk.clone()), clock);
+        Db::open("/store", options.memtable_bytes(64 << 10)).unwrap()
+    };
+    let db = open();
+    let space = db.keyspace("default").unwrap();
+    db.put(&space, "first", "1").unwrap();
+    disk.fill_up(Some(100 << 10));
+    let mut refused = None;
+    for key in 0..4000u32 {
+        let before = order.last();
+        if let Err(error) = db.put(&space, key.to_be_bytes(), large(key as u8, 9000)) {
+            let is_made = order.last() > before;
+            let is_told = error.to_string().contains("the commit was made");
+            assert_eq!(is_made, is_told, "{error:?}");
+            refused = Some((key, is_made));
+            break;
+        }
+    }
+    let (key, is_made) = refused.expect("the disk is full");
+    assert_eq!(get(&db, &space, "first").as_deref(), Some(&b"1"[..]), "reads go on");
+    drop((space, db));
+    disk.fill_up(None);
+    disk.cut_power();
+    disk.restart_process();
+    let db = open();
+    db.sync().unwrap();
+    let space = db.keyspace("default").unwrap();
+    assert_eq!(db.get(&space, key.to_be_bytes()).unwrap().is_some(), is_made);
+    db.put(&space, "last", "1").unwrap();
+}
+
+#[test]
 fn a_moment_that_another_replica_names_is_readable_or_refused() {
     let (order, clock) = (MemoryOrder::new(1), Arc::new(ManualClock::new(1_700_000_000_000_000)));
     let open = |seed: u64| {

@@ -170,3 +170,25 @@ fn a_member_at_rest_asks_rarely() {
     let requests = *bucket.requests.lock().unwrap();
     assert!((5..70).contains(&requests), "{requests} requests");
 }
+
+/// The store alone repeats requests: no layer below it adds its own time.
+#[test]
+fn a_commit_fails_about_when_its_time_is_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let bucket = Arc::new(MemoryBucket::new(&Arc::default(), 1));
+    let options = plimsoll::Options::new().memory_bytes(16 << 20).warm(false);
+    let options = options.order_timeout(Duration::from_millis(300));
+    let options = options.order(Arc::new(order_over(&bucket)));
+    let db = plimsoll::Db::open(dir.path().join("store"), options).unwrap();
+    let space = db.keyspace("default").unwrap();
+    db.put(&space, "a", "1").unwrap();
+    *bucket.fault.lock().unwrap() = 1.0;
+    let begun = Instant::now();
+    let refused = db.put(&space, "b", "1").unwrap_err();
+    assert!(matches!(refused, plimsoll::Error::InDoubt { .. }), "{refused:?}");
+    let refused = db.put(&space, "c", "1").unwrap_err();
+    assert!(matches!(refused, plimsoll::Error::Unavailable { .. }), "{refused:?}");
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    *bucket.fault.lock().unwrap() = 0.0;
+    db.put(&space, "d", "1").unwrap();
+}

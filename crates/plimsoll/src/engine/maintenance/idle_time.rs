@@ -7,6 +7,7 @@
 //! - in the process that writes the index, which is one of all that share the store;
 //! - once the clock has been steady ([`Steady`]) since the newest commit, or for an hour: a clock
 //!   that is ahead for a while must neither destroy values nor take the log's time along;
+//! - in one replica, if the store has several: each waits a different time;
 //! - unless a keyspace retains a number of GLSNs, of which each commit uses up one.
 
 use std::fmt;
@@ -69,7 +70,8 @@ impl IdleTime {
         // The first check comes some seconds after that commit.
         let unseen = now.saturating_sub(reader.log.last_micros()).saturating_sub(GAP_MICROS);
         let is_steady = steady_micros >= unseen.clamp(*STEADY_MICROS.start(), *STEADY_MICROS.end());
-        let is_due = || reader.index.compaction.expires_between(reader.log.last_micros(), now);
+        let until = now.saturating_sub(self.committer.peers.idle_delay_micros());
+        let is_due = || reader.index.compaction.expires_between(reader.log.last_micros(), until);
         // The keyspaces are known once the horizon is ready.
         if !is_steady
             || self.horizon.ready.get().is_none()
@@ -79,8 +81,9 @@ impl IdleTime {
         {
             return Ok(false);
         }
-        // Another process may have committed meanwhile.
+        // Another process, or another replica, may have committed meanwhile.
         self.committer.fresh()?;
+        self.committer.caught_up(|| self.committer.peers.catch_up_with_replicas())?;
         if !is_due() {
             return Ok(false);
         }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll_disk::clock::Clock;
+use plimsoll_log::blob::BlobId;
 
 use crate::order::{Appended, Order, OrderError};
 use crate::txn::replica::batch::{Batch, Refusal};
@@ -29,10 +30,43 @@ pub(crate) struct Access {
     since: Mutex<Option<u64>>,
 }
 
+/// Until when a call is repeated while the order is unavailable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Deadline {
+    nanos: u64,
+    /// Whether it begins anew with each batch that is applied.
+    is_renewed: bool,
+}
+
+impl Deadline {
+    /// Each call is made once.
+    pub(crate) const PASSED: Self = Self { nanos: 0, is_renewed: false };
+
+    /// The earlier one of two.
+    pub(crate) fn min(self, other: Self) -> Self {
+        if other.nanos < self.nanos { other } else { self }
+    }
+}
+
 /// Increasing pauses until a deadline.
 struct Pauses {
     pause: Duration,
     deadline_nanos: u64,
+}
+
+impl Pauses {
+    fn until(deadline: Deadline) -> Self {
+        Self { pause: PAUSE, deadline_nanos: deadline.nanos }
+    }
+}
+
+/// The outcome of [`Access::append`].
+#[derive(Debug)]
+pub(crate) enum Placed {
+    /// The batch is at the position.
+    Own,
+    /// Another batch is at the position; `None` if it could not be read.
+    Other(Option<Batch>),
 }
 
 impl Access {
@@ -41,18 +75,49 @@ impl Access {
         Self { order, clock, timeout, since: Mutex::new(None) }
     }
 
-    fn pauses(&self, waits: bool) -> Pauses {
-        let timeout = if waits { self.timeout.as_nanos() as u64 } else { 0 };
-        let deadline_nanos = self.clock.monotonic_nanos().saturating_add(timeout);
-        Pauses { pause: PAUSE, deadline_nanos }
+    /// The deadline of a call that begins now.
+    pub(crate) fn deadline(&self) -> Deadline {
+        let timeout = u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX);
+        let nanos = self.clock.monotonic_nanos().saturating_add(timeout);
+        Deadline { nanos, is_renewed: false }
+    }
+
+    /// The deadline of a walk that begins now, which may be long: it is renewed by progress.
+    pub(crate) fn walk_deadline(&self) -> Deadline {
+        Deadline { is_renewed: true, ..self.deadline() }
+    }
+
+    /// The deadline after a batch was applied.
+    pub(crate) fn renewed(&self, deadline: Deadline) -> Deadline {
+        if deadline.is_renewed { self.walk_deadline() } else { deadline }
+    }
+
+    pub(crate) fn has_passed(&self, deadline: Deadline) -> bool {
+        self.clock.monotonic_nanos() >= deadline.nanos
+    }
+
+    /// The error of a commit that other replicas have outrun until its deadline.
+    pub(crate) fn outrun(&self, begun_micros: u64, times: u32) -> Error {
+        let cause = format!("other replicas appended first, {times} times in a row");
+        Error::Unavailable { since: of_micros(begun_micros), cause }
+    }
+
+    /// The error of a commit whose blob file was replaced by one of an earlier commit.
+    pub(crate) fn replaced(&self, blob: BlobId) -> Error {
+        let cause = format!(
+            "an earlier commit of this replica, whose disk was set back, has the blob file {}",
+            blob.file_name()
+        );
+        Error::Unavailable { since: of_micros(self.clock.wall_micros()), cause }
     }
 
     /// Waits before another try; false if the deadline has passed.
     fn pause(&self, pauses: &mut Pauses) -> bool {
-        if self.clock.monotonic_nanos() >= pauses.deadline_nanos {
+        let left = pauses.deadline_nanos.saturating_sub(self.clock.monotonic_nanos());
+        if left == 0 {
             return false;
         }
-        self.clock.sleep(pauses.pause);
+        self.clock.sleep(pauses.pause.min(Duration::from_nanos(left)));
         pauses.pause = (pauses.pause * 2).min(PAUSE_MAX);
         true
     }
@@ -84,14 +149,14 @@ impl Access {
         }
     }
 
-    /// Calls the order until it is available; at once or, if this `waits`, until the deadline.
+    /// Calls the order until it is available, or the deadline has passed.
     pub(crate) fn call<T>(
         &self,
         position: u64,
-        waits: bool,
+        deadline: Deadline,
         mut call: impl FnMut(&dyn Order) -> Result<T, OrderError>,
     ) -> Result<T> {
-        let mut pauses = self.pauses(waits);
+        let mut pauses = Pauses::until(deadline);
         loop {
             match call(&*self.order) {
                 Ok(done) => {
@@ -113,10 +178,10 @@ impl Access {
     ///
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Behind`], [`Error::Corrupt`].
-    pub(crate) fn read(&self, position: u64, waits: bool) -> Result<Option<Batch>> {
+    pub(crate) fn read(&self, position: u64, deadline: Deadline) -> Result<Option<Batch>> {
         let mut tries = 0;
         loop {
-            let bytes = self.call(position, waits, |order| order.read(position))?;
+            let bytes = self.call(position, deadline, |order| order.read(position))?;
             tries += 1;
             match bytes.map(Batch::decode).transpose() {
                 Err(Refusal::Damaged(_)) if tries < READS => {}
@@ -125,29 +190,30 @@ impl Access {
         }
     }
 
-    /// Appends a batch. False if another batch is at the position.
+    /// Appends a batch, unless another batch is at the position.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if nothing was appended; [`Error::InDoubt`].
-    pub(crate) fn append(&self, position: u64, batch: &[u8]) -> Result<bool> {
-        let (mut pauses, mut in_doubt) = (self.pauses(true), false);
+    pub(crate) fn append(&self, position: u64, batch: &[u8], deadline: Deadline) -> Result<Placed> {
+        let (mut pauses, mut in_doubt) = (Pauses::until(deadline), false);
         loop {
             let error = match self.order.append(position, batch) {
                 Ok(Appended::Done) => {
                     self.is_available();
-                    return Ok(true);
+                    return Ok(Placed::Own);
                 }
                 // It may be this batch, which an earlier try has appended.
                 Ok(Appended::Taken) => match self.order.read(position) {
                     Ok(Some(found)) if found == batch => {
                         self.is_available();
-                        return Ok(true);
+                        return Ok(Placed::Own);
                     }
                     Ok(Some(found)) => {
+                        let found = Batch::decode(found).ok();
                         // After a try in doubt, a damaged answer may be this batch, too.
-                        if !in_doubt || Batch::decode(found).is_ok() {
+                        if !in_doubt || found.is_some() {
                             self.is_available();
-                            return Ok(false);
+                            return Ok(Placed::Other(found));
                         }
                         let what = format!("its batch at position {position} is damaged");
                         OrderError::InDoubt(what)
@@ -156,7 +222,7 @@ impl Access {
                         let what = "it refuses a batch although it has none at the position";
                         OrderError::InDoubt(what.to_owned())
                     }
-                    Err(_) if !in_doubt => return Ok(false),
+                    Err(_) if !in_doubt => return Ok(Placed::Other(None)),
                     Err(error) => OrderError::InDoubt(error.to_string()),
                 },
                 Err(error) => error,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0       8         12         16         32         40         72      88      96
-//! | magic | version | reserved | order id | position | previous | nonce | first |
+//! | magic | version | micros   | order id | position | previous | nonce | first |
 //! 96        98         100     104     112
 //! | replica | replicas | count | chain | records … | BLAKE3 of everything before |
 //! ```
@@ -11,6 +11,7 @@
 //! id u64, pages u32, hash u64, BLAKE3 of its file; for each entry its stream u32, its length
 //! varint and its bytes.
 //!
+//! `micros` is the time that an append of the replica takes, in microseconds; 0 if it is not known.
 //! `chain` is the chain hash of the log before the first record. The batch at position 1 has no
 //! records: it states the id of the log, and where the order begins. Another batch without records
 //! claims a number for a new replica.
@@ -30,7 +31,7 @@ const VERSION: u32 = 1;
 const HEAD_BYTES: usize = 112;
 const HASH_BYTES: usize = 32;
 
-/// A batch with more bytes is closed.
+/// A batch is closed before it has more bytes, unless it has only one record.
 pub(crate) const FULL_BYTES: usize = 1 << 20;
 
 /// The most bytes of a batch. A record is at most as long as that of the log, with its blobs.
@@ -45,6 +46,8 @@ pub(crate) const BEGIN: u64 = 1;
 /// The fields of a batch before its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
+    /// The microseconds that an append of the replica takes; 0 if it is not known.
+    pub(crate) append_micros: u32,
     /// The id of the log of every replica.
     pub(crate) order_id: u128,
     pub(crate) position: u64,
@@ -125,7 +128,6 @@ impl Batch {
             Some(VERSION) => {}
             version => return Err(Refusal::Newer(version.unwrap_or_default())),
         }
-        reader.take(4);
         let head = decode_head(&mut reader).ok_or(Refusal::Damaged("its head is cut"))?;
         Ok(Self { head, hash, bytes })
     }
@@ -163,6 +165,7 @@ impl Batch {
 
 fn decode_head(reader: &mut Reader<'_>) -> Option<Head> {
     Some(Head {
+        append_micros: reader.u32()?,
         order_id: reader.u128()?,
         position: reader.u64()?,
         previous: reader.take(HASH_BYTES)?.try_into().ok()?,
@@ -232,7 +235,7 @@ impl BatchBuilder {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + HASH_BYTES);
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
-        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(&head.append_micros.to_le_bytes());
         bytes.extend_from_slice(&head.order_id.to_le_bytes());
         bytes.extend_from_slice(&head.position.to_le_bytes());
         bytes.extend_from_slice(&head.previous);
@@ -293,6 +296,7 @@ impl BatchBuilder {
         self.bytes[100..104].copy_from_slice(&self.count.to_le_bytes());
         let hash = blake3::hash(&self.bytes);
         self.bytes.extend_from_slice(hash.as_bytes());
+        self.bytes.shrink_to_fit();
         self.bytes
     }
 }
@@ -305,6 +309,7 @@ mod tests {
 
     fn head() -> Head {
         Head {
+            append_micros: 8,
             order_id: 7,
             position: 3,
             previous: [5; 32],

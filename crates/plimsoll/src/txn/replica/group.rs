@@ -14,6 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use plimsoll_memory::budget::Lease;
 
+use crate::txn::replica::access::Deadline;
 use crate::txn::replica::batch::BatchBuilder;
 use crate::types::error::Error;
 use crate::types::lock::lock;
@@ -60,6 +61,8 @@ pub(crate) struct OpenBatch {
     pub(crate) last_micros: u64,
     /// Whether no other commit joins.
     pub(crate) is_closed: bool,
+    /// The earliest deadline of its commits.
+    pub(crate) deadline: Deadline,
     pub(crate) lease: Lease,
     pub(crate) slot: Arc<Slot>,
 }
@@ -197,6 +200,7 @@ mod tests {
     #[test]
     fn a_written_key_is_found_between_bounds() {
         let head = Head {
+            append_micros: 0,
             order_id: 1,
             position: 2,
             previous: [0; 32],
@@ -214,6 +218,7 @@ mod tests {
             written: [b"b".to_vec(), b"d".to_vec()].into(),
             last_micros: 0,
             is_closed: false,
+            deadline: Deadline::PASSED,
             lease: budget.empty_lease(Kind::Staging),
             slot: Arc::default(),
         };

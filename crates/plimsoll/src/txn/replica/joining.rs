@@ -1,7 +1,7 @@
 //! How a store becomes a replica, and how a replica is opened.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 
 use plimsoll_disk::random::entropy;
@@ -10,7 +10,7 @@ use plimsoll_log::glsn::Glsn;
 
 use crate::order::{MEMBER_FILE, Order, OrderError, PLACE_FILE};
 use crate::txn::applier::Applier;
-use crate::txn::replica::access::Access;
+use crate::txn::replica::access::{Access, Deadline};
 use crate::txn::replica::batch::{BEGIN, Batch, BatchBuilder, Head, Refusal};
 use crate::txn::replica::group::Group;
 use crate::txn::replica::place::{Place, PlaceFile};
@@ -75,10 +75,21 @@ impl Joining {
     fn first_batch(&self, order_id: u128, first: Glsn, chain: u64) -> Result<Option<Batch>> {
         let (position, previous, nonce) = (BEGIN, [0; 32], self.nonce);
         let (replica, replicas, count) = (0, 0, 0);
-        let head =
-            Head { order_id, position, previous, nonce, first, replica, replicas, count, chain };
+        let head = Head {
+            append_micros: 0,
+            order_id,
+            position,
+            previous,
+            nonce,
+            first,
+            replica,
+            replicas,
+            count,
+            chain,
+        };
+        let deadline = self.access.deadline();
         loop {
-            match self.access.read(BEGIN, true) {
+            match self.access.read(BEGIN, deadline) {
                 Err(Error::Behind { .. }) => return Ok(None),
                 Ok(Some(batch)) if batch.head.position == BEGIN => return Ok(Some(batch)),
                 Ok(Some(batch)) => {
@@ -86,7 +97,10 @@ impl Joining {
                     let refusal = Refusal::Forked(what);
                     return Err(refusal.at(BEGIN));
                 }
-                Ok(None) => drop(self.access.append(BEGIN, &BatchBuilder::new(&head).finish())?),
+                Ok(None) => {
+                    let batch = BatchBuilder::new(&head).finish();
+                    drop(self.access.append(BEGIN, &batch, deadline)?);
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -129,7 +143,7 @@ impl Joining {
             Err(OrderError::Trimmed { first }) => first,
             _ => return Err(self.access.error(OrderError::Trimmed { first: 0 }, 1)),
         };
-        let batch = self.access.read(first, true)?;
+        let batch = self.access.read(first, self.access.deadline())?;
         let Some(Batch { head, .. }) = batch else {
             return Err(self.access.error(OrderError::Trimmed { first }, BEGIN));
         };
@@ -174,6 +188,7 @@ impl Joining {
             checked_nanos: AtomicU64::new(NEVER),
             nonce: self.nonce,
             batches: AtomicU64::new(0),
+            append_micros: AtomicU32::new(0),
             unfreed_bytes: AtomicU64::new(0),
             segment_bytes: options.segment_limit_bytes(),
             is_closed: AtomicBool::new(false),
@@ -225,7 +240,7 @@ impl Replica {
             return self.save_place(true);
         }
         // Otherwise the next commit, or read that must not be stale, gets the error.
-        let _ = self.catch_up_by(&mut lock(&self.walk), false);
+        let _ = self.catch_up_by(&mut lock(&self.walk), Deadline::PASSED);
         Ok(())
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_disk::codec::Reader;
-use plimsoll_disk::vfs::{Caching, Disk, Open};
+use plimsoll_disk::vfs::{Caching, Disk, FileId, Open};
 use plimsoll_log::glsn::Glsn;
 
 use crate::order::{PLACE_DRAFT, PLACE_FILE};
@@ -17,8 +17,8 @@ use crate::txn::replica::batch::Hash;
 use crate::types::error::{Error, Result};
 
 const MAGIC: [u8; 8] = *b"PLIMRPLC";
-const VERSION: u32 = 1;
-const FILE_BYTES: usize = 8 + 4 + 16 + 8 + 32 + 8 + 8 + 2 + 2 + 32;
+const VERSION: u32 = 2;
+const FILE_BYTES: usize = 8 + 4 + 16 + 8 + 32 + 8 + 8 + 2 + 2 + 16 + 32;
 
 /// A place in the order: behind the batch at `position`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,18 +37,29 @@ pub(crate) struct Place {
     pub(crate) replicas: u16,
 }
 
-impl Place {
+/// The contents of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Contents {
+    place: Place,
+    /// The file itself, so that a copy of it is recognized; `None` if the disk cannot tell.
+    file: Option<FileId>,
+}
+
+impl Contents {
     fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(FILE_BYTES);
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
-        out.extend_from_slice(&self.order_id.to_le_bytes());
-        out.extend_from_slice(&self.position.to_le_bytes());
-        out.extend_from_slice(&self.hash);
-        out.extend_from_slice(&self.glsn.0.to_le_bytes());
-        out.extend_from_slice(&self.chain.to_le_bytes());
-        out.extend_from_slice(&self.replica.to_le_bytes());
-        out.extend_from_slice(&self.replicas.to_le_bytes());
+        let (place, file) = (&self.place, self.file.unwrap_or_default());
+        out.extend_from_slice(&place.order_id.to_le_bytes());
+        out.extend_from_slice(&place.position.to_le_bytes());
+        out.extend_from_slice(&place.hash);
+        out.extend_from_slice(&place.glsn.0.to_le_bytes());
+        out.extend_from_slice(&place.chain.to_le_bytes());
+        out.extend_from_slice(&place.replica.to_le_bytes());
+        out.extend_from_slice(&place.replicas.to_le_bytes());
+        out.extend_from_slice(&file.inode.to_le_bytes());
+        out.extend_from_slice(&file.born_nanos.to_le_bytes());
         let hash = blake3::hash(&out);
         out.extend_from_slice(hash.as_bytes());
         out
@@ -56,11 +67,9 @@ impl Place {
 
     fn decode(bytes: &[u8]) -> Option<Result<Self>> {
         let body = bytes.len().checked_sub(32).map(|len| &bytes[..len])?;
-        if *blake3::hash(body).as_bytes() != bytes[body.len()..] {
-            return None;
-        }
         let mut reader = Reader::new(body);
         reader.take(8).filter(|magic| *magic == MAGIC)?;
+        // Another version may have another checksum.
         let version = reader.u32()?;
         if version != VERSION {
             return Some(Err(Error::format(format!(
@@ -68,7 +77,10 @@ impl Place {
                  reads only version {VERSION}; use a newer one"
             ))));
         }
-        Some(Ok(Self {
+        if *blake3::hash(body).as_bytes() != bytes[body.len()..] {
+            return None;
+        }
+        let place = Place {
             order_id: reader.u128()?,
             position: reader.u64()?,
             hash: reader.take(32)?.try_into().ok()?,
@@ -76,7 +88,9 @@ impl Place {
             chain: reader.u64()?,
             replica: reader.u16()?,
             replicas: reader.u16()?,
-        }))
+        };
+        let file = FileId { inode: reader.u64()?, born_nanos: reader.u64()? };
+        Some(Ok(Self { place, file: (file != FileId::default()).then_some(file) }))
     }
 }
 
@@ -101,7 +115,8 @@ impl PlaceFile {
         Ok(self.disk.entry(&self.path())?.is_some())
     }
 
-    /// The recorded place; `None` if the store is not a replica yet.
+    /// The recorded place; `None` if the store is not a replica yet. If the file is a copy, because
+    /// the whole folder was copied, the place has no number of a replica: the original has it.
     ///
     /// # Errors
     /// The disk, or damage.
@@ -120,7 +135,14 @@ impl PlaceFile {
             );
             Error::corrupt(what).in_file(|| PLACE_FILE.to_owned())
         };
-        Place::decode(&bytes).ok_or_else(damaged)?.map(Some)
+        let Contents { mut place, file: original } =
+            Contents::decode(&bytes).ok_or_else(damaged)??;
+        if let (Some(original), Some(file)) = (original, file.id()?)
+            && file.is_other(original)
+        {
+            place.replica = 0;
+        }
+        Ok(Some(place))
     }
 
     /// Replaces the file, durably.
@@ -134,7 +156,8 @@ impl PlaceFile {
             _ => {}
         }
         let file = self.disk.open(&draft, Open::CreateNew, Caching::Buffered)?;
-        file.write_at(&place.encode(), 0)?;
+        let contents = Contents { place: *place, file: file.id()? };
+        file.write_at(&contents.encode(), 0)?;
         file.sync()?;
         self.disk.rename(&draft, &path)?;
         Ok(self.disk.sync_dir(&self.store)?)
@@ -156,13 +179,20 @@ mod tests {
             replica: 2,
             replicas: 6,
         };
-        let bytes = place.encode();
-        assert_eq!(bytes.len(), FILE_BYTES);
-        assert_eq!(Place::decode(&bytes).unwrap().unwrap(), place);
-        for at in 0..bytes.len() {
-            let mut changed = bytes.clone();
-            changed[at] ^= 1;
-            assert!(Place::decode(&changed).is_none(), "{at}");
+        for file in [None, Some(FileId { inode: 8, born_nanos: 9 })] {
+            let contents = Contents { place, file };
+            let bytes = contents.encode();
+            assert_eq!(bytes.len(), FILE_BYTES);
+            assert_eq!(Contents::decode(&bytes).unwrap().unwrap(), contents);
+            for at in 0..bytes.len() {
+                let mut changed = bytes.clone();
+                changed[at] ^= 1;
+                match Contents::decode(&changed) {
+                    None => assert!(!(8..12).contains(&at), "{at}"),
+                    // It is reported as that of another version, whose checksum is not known.
+                    Some(read) => assert!((8..12).contains(&at) && read.is_err(), "{at}"),
+                }
+            }
         }
     }
 }

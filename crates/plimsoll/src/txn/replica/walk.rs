@@ -4,6 +4,7 @@
 //! that the local log has already are compared with it.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use plimsoll_log::blob::BlobRef;
 use plimsoll_log::draft::{CommitTimes, Draft, DraftEntry};
@@ -13,37 +14,22 @@ use plimsoll_memory::budget::Kind;
 
 use crate::txn::apply::When;
 use crate::txn::replica::Replica;
+use crate::txn::replica::access::{Deadline, Placed};
 use crate::txn::replica::batch::{Batch, BatchBuilder, Head, Record, Refusal};
 use crate::txn::replica::place::Place;
+use crate::txn::replica::turns::{Pause, Turns};
 use crate::types::error::{Error, Lift, Result};
 use crate::types::lock::{lock, try_lock};
-
-/// After this many batches of its own in a row, a replica lets others append. Without this, it
-/// could append again before another replica has read its last batch.
-const ROW_MAX: u32 = 32;
-
-/// For this many nanoseconds after a batch of another replica, this one lets others append after
-/// each of its own batches.
-const CONTENDED_NANOS: u64 = 1_000_000_000;
-
-/// The longest pause for other replicas, in nanoseconds.
-const YIELD_NANOS_MAX: u64 = 500_000_000;
 
 /// The state of the walk.
 #[derive(Debug, Default)]
 pub(super) struct Walk {
     /// Whether the order was found to have the batch at the place, since it was last unavailable.
     is_trusted: bool,
-    /// Why the order is not used any more.
-    forked: Option<Error>,
-    /// How long an append takes, on average.
-    append_nanos: u64,
-    /// Batches of this replica since the last one of another.
-    row: u32,
-    /// When a batch of another replica was last applied.
-    other_nanos: Option<u64>,
-    /// When the last batch of this replica was appended.
-    own_nanos: Option<u64>,
+    /// Why the order is not used any more: it is another one, or a batch of this replica could not
+    /// be applied.
+    stopped: Option<Error>,
+    turns: Turns,
 }
 
 /// Where the blob files of a batch are.
@@ -51,8 +37,8 @@ pub(super) struct Walk {
 pub(super) enum Blobs {
     /// This replica has just written them.
     Here,
-    /// In the order, for which this `waits` if it is unavailable.
-    Elsewhere { waits: bool },
+    /// In the order, for which this waits until the deadline if it is unavailable.
+    Elsewhere(Deadline),
 }
 
 /// Whether the batch follows the place, in a log whose next entry is `next`, and whose chain hash
@@ -88,7 +74,7 @@ impl Replica {
     fn noting_fork<T>(walk: &mut Walk, done: Result<T>) -> Result<T> {
         match done {
             Err(error @ Error::Forked { .. }) => {
-                walk.forked.get_or_insert_with(|| error.clone());
+                walk.stopped.get_or_insert_with(|| error.clone());
                 Err(error)
             }
             Err(error) => {
@@ -100,22 +86,22 @@ impl Replica {
     }
 
     /// Checks that the order still has the batch at the place, before something follows it.
-    pub(super) fn check_order(&self, walk: &mut Walk, waits: bool) -> Result<()> {
-        if let Some(error) = &walk.forked {
+    pub(super) fn check_order(&self, walk: &mut Walk, deadline: Deadline) -> Result<()> {
+        if let Some(error) = &walk.stopped {
             return Err(error.clone());
         }
         if walk.is_trusted {
             return Ok(());
         }
-        let checked = self.check_place(waits);
+        let checked = self.check_place(deadline);
         Self::noting_fork(walk, checked)?;
         walk.is_trusted = true;
         Ok(())
     }
 
-    fn check_place(&self, waits: bool) -> Result<()> {
+    fn check_place(&self, deadline: Deadline) -> Result<()> {
         let place = *lock(&self.place);
-        let found = match self.access.read(place.position, waits) {
+        let found = match self.access.read(place.position, deadline) {
             // The order is trimmed there.
             Err(Error::Behind { .. }) => return Ok(()),
             found => found?,
@@ -129,32 +115,39 @@ impl Replica {
     }
 
     /// Applies all batches that follow.
-    pub(super) fn catch_up_by(&self, walk: &mut Walk, waits: bool) -> Result<()> {
-        self.check_order(walk, waits)?;
-        let done = self.walk_to_end(walk, waits);
+    pub(super) fn catch_up_by(&self, walk: &mut Walk, deadline: Deadline) -> Result<()> {
+        self.check_order(walk, deadline)?;
+        let done = self.walk_to_end(walk, deadline);
         Self::noting_fork(walk, done)
     }
 
-    fn walk_to_end(&self, walk: &mut Walk, waits: bool) -> Result<()> {
+    fn walk_to_end(&self, walk: &mut Walk, mut deadline: Deadline) -> Result<()> {
         loop {
             if self.is_closed.load(Ordering::Acquire) {
                 return Err(Error::Closed);
             }
             let begun = self.access.clock.monotonic_nanos();
             let place = *lock(&self.place);
-            let Some(batch) = self.access.read(place.position + 1, waits)? else {
+            let Some(batch) = self.access.read(place.position + 1, deadline)? else {
                 self.check_end(&place)?;
                 self.checked_nanos.store(begun, Ordering::Release);
                 return Ok(());
             };
-            let bytes = batch.bytes() as u64;
-            let _lease = self.applier.budget.lease(Kind::Staging, bytes)?;
-            self.apply(&batch, Blobs::Elsewhere { waits })?;
-            self.unfreed_bytes.fetch_add(bytes, Ordering::Relaxed);
-            if batch.head.nonce >> 64 != self.nonce >> 64 {
-                (walk.row, walk.other_nanos) = (0, Some(begun));
-            }
+            self.apply_other(walk, &batch, deadline)?;
+            deadline = self.access.renewed(deadline);
         }
+    }
+
+    /// Applies a batch that the order returned.
+    fn apply_other(&self, walk: &mut Walk, batch: &Batch, deadline: Deadline) -> Result<()> {
+        let bytes = batch.bytes() as u64;
+        let _lease = self.applier.budget.lease(Kind::Staging, bytes)?;
+        self.apply(batch, Blobs::Elsewhere(deadline))?;
+        self.unfreed_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if batch.head.nonce >> 64 != self.nonce >> 64 {
+            walk.turns.note_other(self.access.clock.monotonic_nanos(), batch.head.append_micros);
+        }
+        Ok(())
     }
 
     /// Fails if the local log has records that the order does not have.
@@ -175,56 +168,82 @@ impl Replica {
         })
     }
 
-    /// Appends a batch and applies it; false if another one is at its position.
+    /// Appends a batch and applies it; false if another one is at its position, which is then
+    /// applied, with all that follow it.
     pub(super) fn append_and_apply(
         &self,
         walk: &mut Walk,
         position: u64,
         bytes: Vec<u8>,
+        deadline: Deadline,
     ) -> Result<bool> {
         let begun = self.access.clock.monotonic_nanos();
-        let appended = self.access.append(position, &bytes);
-        let mut is_ours = Self::noting_fork(walk, appended)?;
-        if !is_ours {
+        let placed = self.access.append(position, &bytes, deadline);
+        let other = match Self::noting_fork(walk, placed)? {
+            Placed::Own => None,
+            Placed::Other(Some(other)) => Some(other),
             // The answer may have been that to an earlier try, by the order itself, of this batch.
-            let found = self.access.read(position, true)?;
-            is_ours = found.is_some_and(|found| bytes.ends_with(&found.hash));
+            Placed::Other(None) => match self.access.read(position, deadline)? {
+                Some(found) if bytes.ends_with(&found.hash) => None,
+                Some(found) => Some(found),
+                None => return Ok(false),
+            },
+        };
+        if let Some(other) = other {
+            walk.turns.note_loss();
+            let applied = self.apply_other(walk, &other, deadline);
+            Self::noting_fork(walk, applied)?;
+            return self.catch_up_by(walk, deadline).map(|()| false);
         }
-        if !is_ours {
-            return Ok(false);
-        }
-        let now = self.access.clock.monotonic_nanos();
-        let nanos = now.saturating_sub(begun);
-        walk.append_nanos = walk.append_nanos - walk.append_nanos / 8 + nanos / 8;
-        (walk.row, walk.own_nanos) = (walk.row + 1, Some(now));
+        let micros = walk.turns.note_own(begun, self.access.clock.monotonic_nanos());
+        self.append_micros.store(micros, Ordering::Relaxed);
         let batch = Batch::decode(bytes).map_err(|refusal| refusal.at(position))?;
         let applied = match self.apply(&batch, Blobs::Here) {
             // The memory may have been taken by others for a moment.
             Err(Error::OutOfBudget(_)) => self.apply(&batch, Blobs::Here),
             applied => applied,
         };
-        let applied = Self::noting_fork(walk, applied);
-        applied.map(|()| true).map_err(|error| match error {
-            error @ Error::Poisoned { .. } => error,
-            error => Error::InDoubt {
-                position,
-                cause: format!("it is in the order, but was not applied here: {error}"),
-            },
+        applied.map(|()| true).map_err(|error| {
+            let cause = format!(
+                "the commit was made, as batch {position} of the order, but this replica could \
+                 not apply it: {error}"
+            );
+            let error = Error::Poisoned { cause };
+            walk.stopped.get_or_insert_with(|| error.clone());
+            error
         })
     }
 
-    /// Pauses before an append, if other replicas may be waiting to append.
-    pub(super) fn yield_to_others(&self, walk: &mut Walk) {
-        let now = self.access.clock.monotonic_nanos();
-        let is_contended =
-            walk.other_nanos.is_some_and(|then| now.saturating_sub(then) < CONTENDED_NANOS);
-        let pause = 2 * walk.append_nanos.min(YIELD_NANOS_MAX / 2);
-        let since_own = walk.own_nanos.map_or(u64::MAX, |then| now.saturating_sub(then));
-        if walk.row == 0 || since_own >= pause || !(is_contended || walk.row >= ROW_MAX) {
-            return;
+    /// Makes sure that memory is there to apply a batch of `bytes`, before it is appended.
+    ///
+    /// # Errors
+    /// As for [`Memtables::reserve`](crate::index::memtables::Memtables::reserve).
+    pub(super) fn reserve_room(&self, bytes: usize) -> Result<()> {
+        let _held = self.applier.sequencer.lock()?;
+        let applied = self.applier.sequencer.applied();
+        // Only this thread applies batches, so the room stays.
+        self.applier.index.memtables.reserve(bytes, applied).map(drop)
+    }
+
+    /// Pauses before an append, if other replicas may be waiting to append. Returns false if one
+    /// of them has appended meanwhile.
+    pub(super) fn yield_to_others(&self, walk: &mut Walk, position: u64) -> bool {
+        let clock = &self.access.clock;
+        let Some(Pause { until, step }) = walk.turns.pause(clock.monotonic_nanos(), position)
+        else {
+            return true;
+        };
+        loop {
+            let left = until.saturating_sub(clock.monotonic_nanos());
+            if left == 0 || self.is_closed.load(Ordering::Acquire) {
+                return true;
+            }
+            clock.sleep(Duration::from_nanos(left.min(step)));
+            // An error is that of the append.
+            if left > step && matches!(self.access.order.read(position), Ok(Some(_))) {
+                return false;
+            }
         }
-        self.access.clock.sleep(std::time::Duration::from_nanos(pause - since_own));
-        walk.row = 0;
     }
 
     /// Applies the batch that follows the place.
@@ -236,10 +255,10 @@ impl Replica {
         let mut last = place.glsn;
         for record in batch.records() {
             let record = record.map_err(|refusal| refusal.at(position))?;
-            if let Blobs::Elsewhere { waits } = blobs
+            if let Blobs::Elsewhere(deadline) = blobs
                 && record.first >= self.applier.log.bounds().next
             {
-                record.blobs.iter().try_for_each(|it| self.fetch_blob(position, it, waits))?;
+                record.blobs.iter().try_for_each(|it| self.fetch_blob(position, it, deadline))?;
             }
             last = record.last();
         }
@@ -313,19 +332,27 @@ impl Replica {
     /// blob files.
     pub(super) fn claim_number(&self) -> Result<()> {
         let walk = &mut *lock(&self.walk);
+        let (begun_micros, mut losses) = (self.access.clock.wall_micros(), 0);
+        let mut deadline = None;
         loop {
-            self.catch_up_by(walk, true)?;
+            self.catch_up_by(walk, self.access.walk_deadline())?;
+            // The time of the first catch-up does not count.
+            let deadline = *deadline.get_or_insert_with(|| self.access.deadline());
+            if losses > 0 && self.access.has_passed(deadline) {
+                return Err(self.access.outrun(begun_micros, losses));
+            }
             let place = *lock(&self.place);
             let Some(number) = place.replicas.checked_add(1) else {
                 return Err(Error::format("all 65,535 numbers of replicas of the order are used"));
             };
             let head = Head { replica: number, replicas: number, ..self.head_after(&place) };
             let bytes = BatchBuilder::new(&head).finish();
-            if self.append_and_apply(walk, head.position, bytes)? {
+            if self.append_and_apply(walk, head.position, bytes, deadline)? {
                 lock(&self.place).replica = number;
                 self.applier.log.set_node(number);
                 return Ok(());
             }
+            losses += 1;
         }
     }
 
@@ -338,7 +365,7 @@ impl Replica {
             return Ok(false);
         }
         let before = lock(&self.place).position;
-        let done = self.catch_up_by(&mut walk, false);
+        let done = self.catch_up_by(&mut walk, Deadline::PASSED);
         let saved = if saves { self.save_place(false) } else { Ok(()) };
         drop(walk);
         self.free_log();
