@@ -69,6 +69,8 @@ pub(crate) fn remedy(error: &io::Error) -> &'static str {
             "the storage lacks an operation that a cluster needs; move the bucket to a file system \
              with hard links, or to a service with conditional writes"
         }
+        // The code of S3 and of services with its interface.
+        _ if error.to_string().contains("NoSuchBucket") => "create the bucket, or check the URL",
         _ => "check that the bucket can be reached; commits succeed again once it can",
     }
 }

@@ -41,6 +41,8 @@ mod replay;
 #[path = "../../../git/tests/it/repository.rs"]
 mod repository;
 mod run;
+#[cfg(feature = "cloud")]
+mod s3;
 mod shell;
 mod signals;
 mod sync;
