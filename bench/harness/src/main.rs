@@ -9,6 +9,7 @@ mod branches;
 mod cache;
 mod cgroup;
 mod child;
+mod cluster;
 mod counting_disk;
 mod cpu_quiet;
 mod cpu_time;
@@ -100,6 +101,8 @@ enum Command {
     Branches(branches::Branches),
     /// The five workloads of BranchBench, with keys and values: branches, changes and queries
     BranchBench(branch_bench::BranchBench),
+    /// Members of one store over a bucket: commits, reads, the time until a commit is seen elsewhere
+    Cluster(cluster::Cluster),
     /// Several processes that read and write one store: commits, reads, memory, deaths, against the
     /// peers
     Processes(processes::Processes),
@@ -155,6 +158,7 @@ fn main() -> Result<()> {
         Command::RangeDeletes(deletes) => deletes.run(&places),
         Command::Branches(branches) => branches.run(&places),
         Command::BranchBench(branches) => branches.run(&places),
+        Command::Cluster(cluster) => cluster.run(&places),
         Command::Processes(processes) => processes.run(&places),
         Command::ProcessesWorker(worker) => worker.run(),
         Command::All(all) => all.run(&places),
