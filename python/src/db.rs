@@ -880,9 +880,8 @@ impl Db {
 
     /// Trims the log of the cluster of which this store is a member, down to `keep` batches: stores
     /// the state of this member in the bucket as a new base, reads it back and verifies it, and then
-    /// removes the older batches. Returns how many were removed. In a cloud, batches are removed an
-    /// hour after their base was stored, by a later call. Needs free disk space for another copy of
-    /// the store.
+    /// removes the older batches. Returns how many were removed. Needs free disk space for another
+    /// copy of the store.
     ///
     /// >>> bucket = path + ".bucket"
     /// >>> plimsoll.open(path, memory="16MiB").close()

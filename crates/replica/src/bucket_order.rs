@@ -167,14 +167,13 @@ impl BucketOrder {
     /// # Errors
     /// The bucket; [`OrderError::Corrupt`] if the object of the newest base is damaged.
     pub fn first(&self) -> Result<u64, OrderError> {
-        self.first.ask(&*self.bucket, &*self.clock).map_err(|failure| self.failed(failure))
+        self.first.ask(&*self.bucket).map_err(|failure| self.failed(failure))
     }
 
     /// Fails if the batch at a position, which a request has just read or stored, is below the
     /// first position.
     fn check_kept(&self, position: u64) -> Result<(), OrderError> {
-        let known = self.first.known(&*self.clock, self.is_folder);
-        let first = known.map_or_else(|| self.first(), Ok)?;
+        let first = self.first()?;
         if position < first { Err(OrderError::Trimmed { first }) } else { Ok(()) }
     }
 
@@ -308,10 +307,7 @@ impl BucketOrder {
         match self.check_kept(position) {
             Ok(()) => {}
             Err(OrderError::Trimmed { .. }) => {
-                // In a cloud, a free name might be used by a member that does not know the base.
-                if self.is_folder {
-                    let _ = self.bucket.delete(&name_of(position));
-                }
+                let _ = self.bucket.delete(&name_of(position));
                 // The name was free again; or the batch was in the log, and is in the base.
                 return Err(OrderError::InDoubt(format!(
                     "{}: {}: the log was trimmed meanwhile; open this member again, and check \

@@ -29,7 +29,6 @@ use crate::bases::{self, Base, Numbered};
 use crate::bucket_order;
 use crate::cluster::{BASE, Place};
 use crate::error::{Error, Result};
-use crate::first::REMOVES_AFTER;
 use crate::membership::{CHECK, membership};
 use crate::opening::{check_id, remove_folder};
 use crate::positions::find_first;
@@ -67,9 +66,6 @@ pub struct TrimReport {
     pub last: u64,
     /// Batches that this call removed.
     pub removed: u64,
-    /// Batches before the first position that a later call removes, because in a cloud they stay
-    /// for an hour.
-    pub waiting: u64,
     /// Bytes that were sent.
     pub bytes_sent: u64,
     /// Bytes of the base that were read back and verified.
@@ -82,9 +78,8 @@ pub struct TrimReport {
 /// batches before, and the archives of bases older than the previous one. Members that have not
 /// applied a removed batch restore the base when they are opened again.
 ///
-/// In a cloud, batches are removed at the earliest an hour after their base was stored, so call
-/// this regularly. Commits of all members go on meanwhile. Needs free disk space for another copy
-/// of the store, and 32 MiB besides the store's budget.
+/// Commits of all members go on meanwhile. Needs free disk space for another copy of the store, and
+/// 32 MiB besides the store's budget.
 ///
 /// If this fails or is interrupted, no batch is lost; repeat it.
 ///
@@ -165,7 +160,6 @@ fn make_base(db: &Db, path: &Path, place: &Place, keep: u64) -> Result<Made> {
         first,
         last: at.position,
         removed: 0,
-        waiting: 0,
         bytes_sent: 0,
         bytes_verified: 0,
     };
@@ -308,38 +302,10 @@ fn remove(place: &Place, db: &Db, mut report: TrimReport) -> Result<TrimReport> 
     let synced =
         place.bucket.sync(bases::FOLDER).map_err(|error| place.failed(bases::FOLDER, error));
     synced.and_then(|()| place.sync_root())?;
-    let removable = removable(place, &newest, report.base)?;
-    report.removed = remove_batches(place, removable)?;
+    report.removed = remove_batches(place, newest.base.first)?;
     report.first = report.first.max(newest.base.first);
-    if removable < newest.base.first {
-        let first = first_there(place, newest.base.first)?;
-        report.waiting = newest.base.first - first;
-    }
     remove_archives(place, &newest, db.order_place().map_or(0, |at| at.replica))?;
     Ok(report)
-}
-
-/// The position before which all batches may be removed now.
-/// `own`: the base that this call has stored.
-fn removable(place: &Place, newest: &Numbered, own: Option<u64>) -> Result<u64> {
-    if place.is_folder()? {
-        return Ok(newest.base.first);
-    }
-    let now = SystemClock::new().wall_micros();
-    let is_old = |base: &Base| {
-        u128::from(now.saturating_sub(base.created_micros)) >= REMOVES_AFTER.as_micros()
-    };
-    // The machine may have been suspended since this call has read the time.
-    if own != Some(newest.number) && is_old(&newest.base) {
-        return Ok(newest.base.first);
-    }
-    for number in (newest.number.saturating_sub(LOOK_BACK).max(1)..newest.number).rev() {
-        match read(place, number)? {
-            Some(earlier) if is_old(&earlier.base) => return Ok(earlier.base.first),
-            _ => {}
-        }
-    }
-    Ok(1)
 }
 
 /// The first position before `end` that still has a batch; `end` if none has.
@@ -468,7 +434,7 @@ mod tests {
 
     #[cfg(feature = "testing")]
     #[test]
-    fn in_a_cloud_batches_stay_until_their_base_is_an_hour_old() {
+    fn in_a_cloud_no_member_believes_a_batch_before_the_base() {
         let dir = tempfile::tempdir().unwrap();
         let (store, bucket) = (dir.path().join("store"), dir.path().join("bucket"));
         let options = Options::new().memory_bytes(16 << 20).warm(false);
@@ -479,29 +445,20 @@ mod tests {
             Arc::new(Cloudy(bucket, folder))
         })));
         let db = open_member(&store, options).unwrap();
-        let put = |rows: std::ops::Range<u32>| {
-            for row in rows {
-                db.put(&db.keyspace("default").unwrap(), row.to_le_bytes(), "x").unwrap();
-            }
-        };
-        let log = || bucket_at(bucket.to_str().unwrap(), Folders::Existing).unwrap().list("log");
-        put(0..100);
-        let trimmed = trim(&db, 3).unwrap();
-        assert_eq!((trimmed.removed, trimmed.waiting), (0, trimmed.first - 1));
-        put(100..110);
-        let again = trim(&db, 3).unwrap();
-        assert_eq!((again.base, again.removed, again.waiting), (Some(2), 0, again.first - 1));
-        assert_eq!(log().unwrap().len() as u64, again.last);
-        // An hour later.
+        for row in 0..100u32 {
+            db.put(&db.keyspace("default").unwrap(), row.to_le_bytes(), "x").unwrap();
+        }
         let place = Place::find(bucket.to_str().unwrap(), Folders::Existing).unwrap();
-        let mut later = place.newest_base().unwrap().unwrap();
-        later.number += 1;
-        later.base.created_micros -= REMOVES_AFTER.as_micros() as u64;
-        assert!(bases::store(&*place.bucket, &later).unwrap());
-        let done = trim(&db, 3).unwrap();
-        assert_eq!((done.base, done.removed, done.waiting), (None, again.waiting, 0));
-        assert_eq!(log().unwrap().len(), 3);
-        assert_eq!(trim(&db, 3).unwrap().removed, 0);
+        let late = place.order().unwrap();
+        assert!(late.read(5).unwrap().is_some());
+        let trimmed = trim(&db, 3).unwrap();
+        assert_eq!(trimmed.removed, trimmed.first - 1);
+        let log = bucket_at(bucket.to_str().unwrap(), Folders::Existing).unwrap().list("log");
+        assert_eq!(log.unwrap().len(), 3);
+        // The names are free again.
+        let is_trimmed = OrderError::Trimmed { first: trimmed.first };
+        assert_eq!(late.read(5), Err(is_trimmed.clone()));
+        assert_eq!(late.append(5, b"late"), Err(is_trimmed));
         crate::testing::wrap_buckets(None);
     }
 }

@@ -86,8 +86,7 @@ pub(crate) struct ClusterStatus {
 First sends what is new in the member to the bucket, as a base, and restores it from there into \
 the member's folder, as a new member would: every byte is verified. If anything is wrong, nothing \
 is removed. Then removes the batches that the base replaces, all but the newest (--keep), and \
-archives of bases before the previous one. In a cloud, batches are removed at the earliest an \
-hour after their base was stored, by a later trim. Large values stay in the bucket.
+archives of bases before the previous one. Large values stay in the bucket.
 
 A member that has not applied a removed batch restores the base when it is opened the next time; \
 it loses nothing. Run this regularly on one member, such as once a day. It needs free disk space \

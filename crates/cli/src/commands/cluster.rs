@@ -130,7 +130,6 @@ fn trim(globals: &Globals, args: &ClusterTrim, output: &mut Output) -> Outcome {
             Fact::new("first position", report.first.to_string(), report.first),
             Fact::new("last position", report.last.to_string(), report.last),
             Fact::count("batches removed", report.removed),
-            Fact::count("batches to be removed later", report.waiting),
             Fact::bytes("bytes sent", report.bytes_sent),
             Fact::bytes("bytes verified", report.bytes_verified),
         ])

@@ -230,7 +230,7 @@ impl Replica {
             Ok(Ticket { first, last, timestamp_micros: micros })
         })?;
         open.last_micros = ticket.timestamp_micros;
-        open.deadline = open.deadline.min(deadline);
+        open.deadline = open.deadline.max(deadline);
         if let Item::Commit(commit, _) = item {
             if commit.ends_batch() {
                 open.is_closed = true;
@@ -310,7 +310,7 @@ impl Replica {
         if lock(&self.place).position + 1 != position {
             return Ok(false);
         }
-        if !self.yield_to_others(&mut walk, position) {
+        if !self.yield_to_others(&mut walk, position, deadline)? {
             self.catch_up_by(&mut walk, deadline)?;
             return Ok(false);
         }

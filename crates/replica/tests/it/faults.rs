@@ -171,7 +171,7 @@ fn a_member_at_rest_asks_rarely() {
     assert!((5..70).contains(&requests), "{requests} requests");
 }
 
-/// The store alone repeats requests: no layer below it adds its own time.
+/// The store alone repeats requests: no layer of this crate adds its own time.
 #[test]
 fn a_commit_fails_about_when_its_time_is_over() {
     let dir = tempfile::tempdir().unwrap();

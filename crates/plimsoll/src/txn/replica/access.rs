@@ -41,9 +41,9 @@ impl Deadline {
     /// Each call is made once.
     pub(crate) const PASSED: Self = Self { nanos: 0, is_renewed: false };
 
-    /// The earlier one of two.
-    pub(crate) fn min(self, other: Self) -> Self {
-        if other.nanos < self.nanos { other } else { self }
+    /// The later one of two.
+    pub(crate) fn max(self, other: Self) -> Self {
+        if other.nanos > self.nanos { other } else { self }
     }
 }
 
@@ -63,7 +63,10 @@ impl Pauses {
 #[derive(Debug)]
 pub(crate) enum Placed {
     /// The batch is at the position.
-    Own,
+    Own {
+        /// When the last request began, in nanoseconds of the monotonic clock.
+        begun: u64,
+    },
     /// Another batch is at the position; `None` if it could not be read.
     Other(Option<Batch>),
 }
@@ -89,6 +92,11 @@ impl Access {
     /// The deadline after a batch was applied.
     pub(crate) fn renewed(&self, deadline: Deadline) -> Deadline {
         if deadline.is_renewed { self.walk_deadline() } else { deadline }
+    }
+
+    /// Whether a walk with this deadline, which has applied a batch, goes no further.
+    pub(crate) fn ends_walk(&self, deadline: Deadline) -> bool {
+        !deadline.is_renewed && deadline != Deadline::PASSED && self.has_passed(deadline)
     }
 
     pub(crate) fn has_passed(&self, deadline: Deadline) -> bool {
@@ -187,16 +195,17 @@ impl Access {
     pub(crate) fn append(&self, position: u64, batch: &[u8], deadline: Deadline) -> Result<Placed> {
         let (mut pauses, mut in_doubt) = (Pauses::until(deadline), false);
         loop {
+            let begun = self.clock.monotonic_nanos();
             let error = match self.order.append(position, batch) {
                 Ok(Appended::Done) => {
                     self.is_available();
-                    return Ok(Placed::Own);
+                    return Ok(Placed::Own { begun });
                 }
                 // It may be this batch, which an earlier try has appended.
                 Ok(Appended::Taken) => match self.order.read(position) {
                     Ok(Some(found)) if found == batch => {
                         self.is_available();
-                        return Ok(Placed::Own);
+                        return Ok(Placed::Own { begun });
                     }
                     Ok(Some(found)) => {
                         let found = Batch::decode(found).ok();
@@ -217,7 +226,13 @@ impl Access {
                 },
                 Err(error) => error,
             };
-            in_doubt |= matches!(error, OrderError::InDoubt(_));
+            if !in_doubt && matches!(error, OrderError::InDoubt(_)) {
+                in_doubt = true;
+                // Resolving the doubt has time of its own, even if the commit has waited for long.
+                let least = u64::try_from(self.timeout.as_nanos() / 4).unwrap_or(u64::MAX);
+                let until = self.clock.monotonic_nanos().saturating_add(least);
+                pauses.deadline_nanos = pauses.deadline_nanos.max(until);
+            }
             let is_over = match &error {
                 OrderError::Unavailable(_) | OrderError::InDoubt(_) => !self.pause(&mut pauses),
                 OrderError::Trimmed { .. } | OrderError::Corrupt(_) => true,

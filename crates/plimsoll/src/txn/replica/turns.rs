@@ -11,7 +11,8 @@
 //!    a row; the rarer the position, the longer. A replica that appends alone leaves one from time
 //!    to time.
 //!
-//! Each pause is limited, so that it costs time only.
+//! Each pause is limited, so that it costs time only; and time in which no replica has appended
+//! counts as a part of it.
 
 /// After a batch of another replica, the order counts as contended for this many nanoseconds.
 const CONTENDED_NANOS: u64 = 5_000_000_000;
@@ -102,10 +103,12 @@ impl Turns {
     /// The pause before an append at `position`, if there is one.
     pub(super) fn pause(&mut self, now: u64, position: u64) -> Option<Pause> {
         let since = |then: Option<u64>| then.map_or(u64::MAX, |then| now.saturating_sub(then));
+        // The others had this time already.
+        let idle = since(self.own_nanos.max(self.other_nanos));
         let step = 2 * self.append_nanos;
         let pause = |nanos: u64| {
-            let until = now + nanos.min(PAUSE_NANOS_MAX);
-            Pause { until, step: step.max(STEP_NANOS_MIN) }
+            let left = nanos.min(PAUSE_NANOS_MAX).saturating_sub(idle);
+            (left > 0).then(|| Pause { until: now + left, step: step.max(STEP_NANOS_MIN) })
         };
         let rare = |level: u32| pause((RARE_APPENDS * self.append_nanos) << level.min(10));
         if since(self.other_nanos) >= CONTENDED_NANOS {
@@ -113,24 +116,22 @@ impl Turns {
                 return None;
             }
             if now.saturating_sub(self.window_nanos) < ALONE_NANOS {
-                return Some(pause(ALONE_APPENDS * self.append_nanos));
+                return pause(ALONE_APPENDS * self.append_nanos);
             }
             (self.windows, self.window_nanos) = (self.windows + 1, now);
-            return Some(rare(self.windows.trailing_zeros()));
+            return rare(self.windows.trailing_zeros());
         }
         if let Some((slowest, at)) = self.slowest
             && position.is_multiple_of(SLOW_EVERY)
             && slowest > step
             && since(Some(at)) < CONTENDED_NANOS
         {
-            return Some(pause(SLOW_APPENDS * slowest));
+            return pause(SLOW_APPENDS * slowest);
         }
         if position.is_multiple_of(RARE_EVERY) && self.losses < LOSSES {
-            return Some(rare((position / RARE_EVERY).trailing_zeros() / 2));
+            return rare((position / RARE_EVERY).trailing_zeros() / 2);
         }
-        let since_own = since(self.own_nanos);
-        let is_due = self.row > 0 && since_own < step;
-        is_due.then(|| pause(step - since_own))
+        if self.row > 0 { pause(step) } else { None }
     }
 }
 

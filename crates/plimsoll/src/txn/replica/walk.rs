@@ -134,6 +134,10 @@ impl Replica {
                 return Ok(());
             };
             self.apply_other(walk, &batch, deadline)?;
+            if self.access.ends_walk(deadline) {
+                // A replica that reads more slowly than others append never reaches the end.
+                return Ok(());
+            }
             deadline = self.access.renewed(deadline);
         }
     }
@@ -177,10 +181,13 @@ impl Replica {
         bytes: Vec<u8>,
         deadline: Deadline,
     ) -> Result<bool> {
-        let begun = self.access.clock.monotonic_nanos();
         let placed = self.access.append(position, &bytes, deadline);
         let other = match Self::noting_fork(walk, placed)? {
-            Placed::Own => None,
+            Placed::Own { begun } => {
+                let micros = walk.turns.note_own(begun, self.access.clock.monotonic_nanos());
+                self.append_micros.store(micros, Ordering::Relaxed);
+                None
+            }
             Placed::Other(Some(other)) => Some(other),
             // The answer may have been that to an earlier try, by the order itself, of this batch.
             Placed::Other(None) => match self.access.read(position, deadline)? {
@@ -195,8 +202,6 @@ impl Replica {
             Self::noting_fork(walk, applied)?;
             return self.catch_up_by(walk, deadline).map(|()| false);
         }
-        let micros = walk.turns.note_own(begun, self.access.clock.monotonic_nanos());
-        self.append_micros.store(micros, Ordering::Relaxed);
         let batch = Batch::decode(bytes).map_err(|refusal| refusal.at(position))?;
         let applied = match self.apply(&batch, Blobs::Here) {
             // The memory may have been taken by others for a moment.
@@ -208,9 +213,13 @@ impl Replica {
                 "the commit was made, as batch {position} of the order, but this replica could \
                  not apply it: {error}"
             );
-            let error = Error::Poisoned { cause };
-            walk.stopped.get_or_insert_with(|| error.clone());
-            error
+            walk.stopped.get_or_insert_with(|| Error::Poisoned {
+                cause: format!(
+                    "nothing was made: this replica could not apply an earlier commit of its own, \
+                     which is batch {position} of the order: {error}; open it again"
+                ),
+            });
+            Error::Poisoned { cause }
         })
     }
 
@@ -225,23 +234,34 @@ impl Replica {
         self.applier.index.memtables.reserve(bytes, applied).map(drop)
     }
 
-    /// Pauses before an append, if other replicas may be waiting to append. Returns false if one
-    /// of them has appended meanwhile.
-    pub(super) fn yield_to_others(&self, walk: &mut Walk, position: u64) -> bool {
+    /// Pauses before an append, if other replicas may be waiting to append, at the latest until the
+    /// deadline. Returns false if one of them has appended meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Closed`]: the store was closed meanwhile.
+    pub(super) fn yield_to_others(
+        &self,
+        walk: &mut Walk,
+        position: u64,
+        deadline: Deadline,
+    ) -> Result<bool> {
         let clock = &self.access.clock;
         let Some(Pause { until, step }) = walk.turns.pause(clock.monotonic_nanos(), position)
         else {
-            return true;
+            return Ok(true);
         };
         loop {
+            if self.is_closed.load(Ordering::Acquire) {
+                return Err(Error::Closed);
+            }
             let left = until.saturating_sub(clock.monotonic_nanos());
-            if left == 0 || self.is_closed.load(Ordering::Acquire) {
-                return true;
+            if left == 0 || self.access.has_passed(deadline) {
+                return Ok(true);
             }
             clock.sleep(Duration::from_nanos(left.min(step)));
             // An error is that of the append.
             if left > step && matches!(self.access.order.read(position), Ok(Some(_))) {
-                return false;
+                return Ok(false);
             }
         }
     }
