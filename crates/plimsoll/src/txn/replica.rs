@@ -38,6 +38,7 @@ use crate::txn::commit::{Commit, Ordered};
 use crate::txn::other_processes::Peers;
 use crate::txn::replica::access::{Access, Deadline};
 use crate::txn::replica::batch::{BatchBuilder, FULL_BYTES, Hash, Head};
+use crate::txn::replica::blobs::StoredBlobs;
 use crate::txn::replica::group::{Entered, Group, OpenBatch, Outcome, Sending, Slot};
 use crate::txn::replica::place::Place;
 use crate::txn::replica::saving::Saving;
@@ -91,7 +92,7 @@ pub(crate) struct Replica {
 
 /// What joins a batch.
 enum Item<'a, 'c> {
-    Commit(&'a mut Commit<'c>, &'a [Hash]),
+    Commit(&'a mut Commit<'c>, &'a mut StoredBlobs),
     /// Entries that are not a transaction.
     Entries(&'a Draft<'a>),
 }
@@ -102,7 +103,7 @@ impl Item<'_, '_> {
         take: impl FnOnce(&Draft<'_>, &[Hash]) -> Result<T, LogError>,
     ) -> Result<T> {
         match self {
-            Self::Commit(commit, hashes) => commit.with_draft(|draft| take(draft, hashes)),
+            Self::Commit(commit, blobs) => commit.with_draft(|draft| take(draft, &blobs.hashes)),
             Self::Entries(draft) => take(draft, &[]).lift(),
         }
     }
@@ -183,6 +184,9 @@ impl Replica {
         }
         if place.glsn.next() != next {
             return Ok(Joined::Behind);
+        }
+        if let Item::Commit(_, blobs) = item {
+            self.check_stored(blobs, place.position)?;
         }
         self.applier.apply(held, next, When::Live)?;
         if let Item::Commit(commit, _) = item {
@@ -363,16 +367,16 @@ impl Replica {
 impl Peers for Replica {
     fn order(&self, commit: &mut Commit<'_>) -> Result<Ordered> {
         let blobs: Vec<BlobRef> = commit.blobs();
-        let put = |blob: &BlobRef| self.put_blob(blob.id, self.access.deadline());
-        let hashes = blobs.iter().map(put).collect::<Result<Vec<_>>>()?;
-        match self.order_item(Item::Commit(commit, &hashes), self.access.deadline()) {
+        let mut stored = self.put_blobs(&blobs)?;
+        match self.order_item(Item::Commit(commit, &mut stored), self.access.deadline()) {
             Ok(Ok(ticket)) => {
                 commit.note_named();
                 Ok(Ordered { glsn: ticket.last, is_durable: true })
             }
             Ok(Err(at)) => Ok(Ordered { glsn: at, is_durable: true }),
             Err(error) => {
-                if matches!(error, Error::InDoubt { .. } | Error::Poisoned { .. }) {
+                let may_be_made = matches!(error, Error::InDoubt { .. } | Error::Poisoned { .. });
+                if may_be_made || stored.is_replaced {
                     commit.note_named();
                 }
                 Err(error)

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll_disk::clock::Clock;
+use plimsoll_log::blob::BlobId;
 
 use crate::order::{Appended, Order, OrderError};
 use crate::txn::replica::batch::{Batch, Refusal};
@@ -107,6 +108,15 @@ impl Access {
     pub(crate) fn outrun(&self, begun_micros: u64, times: u32) -> Error {
         let cause = format!("other replicas appended first, {times} times in a row");
         Error::Unavailable { since: of_micros(begun_micros), cause }
+    }
+
+    /// The error of a commit whose blob file was replaced by one of an earlier commit.
+    pub(crate) fn replaced(&self, blob: BlobId) -> Error {
+        let cause = format!(
+            "an earlier commit of this replica, whose disk was set back, has the blob file {}",
+            blob.file_name()
+        );
+        Error::Unavailable { since: of_micros(self.clock.wall_micros()), cause }
     }
 
     /// Waits before another try; false if the deadline has passed.

@@ -6,13 +6,14 @@
 
 use std::io::{self, Read};
 
-use plimsoll_log::blob::BlobId;
+use plimsoll_log::blob::{BlobId, BlobRef};
 
 use crate::order::{OrderError, PLACE_FILE};
 use crate::txn::replica::Replica;
 use crate::txn::replica::access::Deadline;
 use crate::txn::replica::batch::{Hash, NamedBlob};
 use crate::types::error::{Error, Lift, Result};
+use crate::types::lock::lock;
 
 /// Bytes that are hashed at a time.
 const PIECE_BYTES: usize = 64 << 10;
@@ -31,9 +32,49 @@ impl<R: Read> Read for Hashing<R> {
     }
 }
 
+/// The blob files of a commit, once they are in the order.
+#[derive(Debug)]
+pub(super) struct StoredBlobs {
+    ids: Vec<BlobId>,
+    pub(super) hashes: Vec<Hash>,
+    /// Whether one of the files was replaced: it belongs to another commit.
+    pub(super) is_replaced: bool,
+    /// The place at which the files were found to have the hashes.
+    position: u64,
+}
+
 impl Replica {
+    /// Stores the blob files of a commit in the order.
+    pub(super) fn put_blobs(&self, blobs: &[BlobRef]) -> Result<StoredBlobs> {
+        let position = lock(&self.place).position;
+        let ids: Vec<BlobId> = blobs.iter().map(|blob| blob.id).collect();
+        let put = |id: &BlobId| self.put_blob(*id, self.access.deadline());
+        let hashes = ids.iter().map(put).collect::<Result<Vec<_>>>()?;
+        Ok(StoredBlobs { ids, hashes, is_replaced: false, position })
+    }
+
+    /// Checks the blob files of a commit again if batches were applied since. If the disk of this
+    /// replica was set back, an earlier commit of its own may have files of the same names, which
+    /// replace these.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`]: a file was replaced. Another try gets another name.
+    pub(super) fn check_stored(&self, blobs: &mut StoredBlobs, position: u64) -> Result<()> {
+        if blobs.position == position {
+            return Ok(());
+        }
+        for (id, hash) in blobs.ids.iter().zip(&blobs.hashes) {
+            if !matches!(self.hash_of_file(*id), Ok(found) if found == *hash) {
+                blobs.is_replaced = true;
+                return Err(self.access.replaced(*id));
+            }
+        }
+        blobs.position = position;
+        Ok(())
+    }
+
     /// Stores a finished blob file in the order; returns its hash.
-    pub(super) fn put_blob(&self, id: BlobId, deadline: Deadline) -> Result<Hash> {
+    fn put_blob(&self, id: BlobId, deadline: Deadline) -> Result<Hash> {
         let hash = self.hash_of_file(id)?;
         let mut unreadable = None;
         let stored = self.access.call(0, deadline, |order| {
