@@ -72,7 +72,8 @@ impl Replication {
                 Error::Unavailable { .. }
                 | Error::Corrupt { .. }
                 | Error::Forked { .. }
-                | Error::Behind { .. },
+                | Error::Behind { .. }
+                | Error::Poisoned { .. },
             ) => Ok(false),
             done => done,
         }

@@ -84,6 +84,8 @@ pub(crate) struct Replica {
     batches: AtomicU64,
     /// How long an append takes, as batches tell other replicas.
     append_micros: AtomicU32,
+    /// The last position applied here whose batch is of this replica, but of another opening.
+    own_elsewhere: AtomicU64,
     /// Bytes of batches of others since the log was last freed, and the size of its segments.
     unfreed_bytes: AtomicU64,
     segment_bytes: u64,
@@ -92,7 +94,7 @@ pub(crate) struct Replica {
 
 /// What joins a batch.
 enum Item<'a, 'c> {
-    Commit(&'a mut Commit<'c>, &'a mut StoredBlobs),
+    Commit(&'a mut Commit<'c>, &'a StoredBlobs),
     /// Entries that are not a transaction.
     Entries(&'a Draft<'a>),
 }
@@ -186,7 +188,7 @@ impl Replica {
             return Ok(Joined::Behind);
         }
         if let Item::Commit(_, blobs) = item {
-            self.check_stored(blobs, place.position)?;
+            self.check_stored(blobs)?;
         }
         self.applier.apply(held, next, When::Live)?;
         if let Item::Commit(commit, _) = item {
@@ -367,8 +369,8 @@ impl Replica {
 impl Peers for Replica {
     fn order(&self, commit: &mut Commit<'_>) -> Result<Ordered> {
         let blobs: Vec<BlobRef> = commit.blobs();
-        let mut stored = self.put_blobs(&blobs)?;
-        match self.order_item(Item::Commit(commit, &mut stored), self.access.deadline()) {
+        let stored = self.put_blobs(&blobs)?;
+        match self.order_item(Item::Commit(commit, &stored), self.access.deadline()) {
             Ok(Ok(ticket)) => {
                 commit.note_named();
                 Ok(Ordered { glsn: ticket.last, is_durable: true })
@@ -376,7 +378,8 @@ impl Peers for Replica {
             Ok(Err(at)) => Ok(Ordered { glsn: at, is_durable: true }),
             Err(error) => {
                 let may_be_made = matches!(error, Error::InDoubt { .. } | Error::Poisoned { .. });
-                if may_be_made || stored.is_replaced {
+                // A file that was replaced belongs to another commit, and must stay.
+                if may_be_made || self.may_be_replaced(&stored) {
                     commit.note_named();
                 }
                 Err(error)

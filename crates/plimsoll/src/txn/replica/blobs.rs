@@ -5,6 +5,7 @@
 //! hashes that its batch states.
 
 use std::io::{self, Read};
+use std::sync::atomic::Ordering;
 
 use plimsoll_log::blob::{BlobId, BlobRef};
 
@@ -37,9 +38,7 @@ impl<R: Read> Read for Hashing<R> {
 pub(super) struct StoredBlobs {
     ids: Vec<BlobId>,
     pub(super) hashes: Vec<Hash>,
-    /// Whether one of the files was replaced: it belongs to another commit.
-    pub(super) is_replaced: bool,
-    /// The place at which the files were found to have the hashes.
+    /// The place before they were stored.
     position: u64,
 }
 
@@ -50,27 +49,24 @@ impl Replica {
         let ids: Vec<BlobId> = blobs.iter().map(|blob| blob.id).collect();
         let put = |id: &BlobId| self.put_blob(*id, self.access.deadline());
         let hashes = ids.iter().map(put).collect::<Result<Vec<_>>>()?;
-        Ok(StoredBlobs { ids, hashes, is_replaced: false, position })
+        Ok(StoredBlobs { ids, hashes, position })
     }
 
-    /// Checks the blob files of a commit again if batches were applied since. If the disk of this
-    /// replica was set back, an earlier commit of its own may have files of the same names, which
-    /// replace these.
+    /// Whether files of the same names may have replaced those of a commit: if the disk of this
+    /// replica was set back, batches of an earlier opening follow, whose files have the same ids.
+    pub(super) fn may_be_replaced(&self, blobs: &StoredBlobs) -> bool {
+        !blobs.ids.is_empty() && self.own_elsewhere.load(Ordering::Acquire) > blobs.position
+    }
+
+    /// Fails if the files of a commit may have been replaced.
     ///
     /// # Errors
-    /// [`Error::Unavailable`]: a file was replaced. Another try gets another name.
-    pub(super) fn check_stored(&self, blobs: &mut StoredBlobs, position: u64) -> Result<()> {
-        if blobs.position == position {
-            return Ok(());
+    /// [`Error::Unavailable`]. Another try gets other names.
+    pub(super) fn check_stored(&self, blobs: &StoredBlobs) -> Result<()> {
+        match blobs.ids.first().filter(|_| self.may_be_replaced(blobs)) {
+            Some(id) => Err(self.access.replaced(*id)),
+            None => Ok(()),
         }
-        for (id, hash) in blobs.ids.iter().zip(&blobs.hashes) {
-            if !matches!(self.hash_of_file(*id), Ok(found) if found == *hash) {
-                blobs.is_replaced = true;
-                return Err(self.access.replaced(*id));
-            }
-        }
-        blobs.position = position;
-        Ok(())
     }
 
     /// Stores a finished blob file in the order; returns its hash.

@@ -189,6 +189,7 @@ impl Joining {
             nonce: self.nonce,
             batches: AtomicU64::new(0),
             append_micros: AtomicU32::new(0),
+            own_elsewhere: AtomicU64::new(0),
             unfreed_bytes: AtomicU64::new(0),
             segment_bytes: options.segment_limit_bytes(),
             is_closed: AtomicBool::new(false),

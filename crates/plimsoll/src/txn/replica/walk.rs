@@ -150,6 +150,9 @@ impl Replica {
         self.unfreed_bytes.fetch_add(bytes, Ordering::Relaxed);
         if batch.head.nonce >> 64 != self.nonce >> 64 {
             walk.turns.note_other(self.access.clock.monotonic_nanos(), batch.head.append_micros);
+            if batch.head.replica == lock(&self.place).replica {
+                self.own_elsewhere.fetch_max(batch.head.position, Ordering::AcqRel);
+            }
         }
         Ok(())
     }
