@@ -167,12 +167,9 @@ impl Cluster {
         };
         let value = [1; VALUE_BYTES];
         let rows = self.rows;
-        let alone = turns::compare(
-            self.rounds,
-            COMMITS,
-            &mut |_| Ok(bare()?),
-            &mut |random| member.put(random.u64(0..rows), &value),
-        )?;
+        let alone = turns::compare(self.rounds, COMMITS, &mut |_| Ok(bare()?), &mut |random| {
+            member.put(random.u64(0..rows), &value)
+        })?;
         found.compared.push(("lone_commit_beside_fdatasync_ns".to_owned(), alone));
         let alone = turns::compare(
             self.rounds,
