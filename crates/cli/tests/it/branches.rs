@@ -75,8 +75,8 @@ fn each_command_for_data_reads_and_writes_its_branch_only() {
     assert_eq!(on(&["append", "a", "x"]).ok().text(), "2\n");
     on(&["cas", "a", "2x", "2"]).ok();
     on(&["cas", "a", "1", "9"]).fails(1, &["not the expected one"]);
-    let left = on(&["ttl", "b"]).ok().text();
-    assert!(left.starts_with("3599.") || left.starts_with("3600."), "{left}");
+    let left: f64 = on(&["ttl", "b"]).ok().text().trim().parse().unwrap();
+    assert!(left > 3000.0 && left <= 3600.0, "{left}");
     on(&["persist", "b"]).ok();
     assert_eq!(on(&["ttl", "b"]).ok().text(), "\n");
     on(&["expire", "b", "1h"]).ok();
