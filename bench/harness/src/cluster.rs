@@ -289,7 +289,10 @@ impl Cluster {
                     scope.spawn(move || {
                         let mut number = 0;
                         while !is_over.load(Ordering::Relaxed) {
-                            store.put((thread as u64) << 32 | number % 1000, &[3; VALUE_BYTES])?;
+                            store.put(
+                                ((thread as u64) << 32) | (number % 1000),
+                                &[3; VALUE_BYTES],
+                            )?;
                             done[thread % stores.len()].fetch_add(1, Ordering::Relaxed);
                             number += 1;
                         }
