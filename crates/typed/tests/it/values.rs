@@ -202,7 +202,7 @@ fn values_nested_too_deeply_are_an_error_when_they_are_written_and_read() {
     let chains = keyspace::<Chain>();
     assert_eq!(read_as::<_, Chain>(&chain(120)), Ok(chain(120)));
     let refused = chains.encode_value(&chain(130)).unwrap_err();
-    assert!(refused.to_string().ends_with("nested more than 128 deep"), "{refused}");
+    assert!(refused.to_string().contains("nested more than 128 deep"), "{refused}");
     let forged = b"\x81\xA4Next".repeat(100_000);
     let refused = chains.decode_value(b"", &forged).unwrap_err();
     assert!(refused.to_string().contains("nested more than 128 deep"), "{refused}");
