@@ -172,7 +172,9 @@ fn an_object_that_is_damaged_or_missing_is_named() {
     assert_eq!(server.run(&["get", &two, "first"]).ok().out, b"1");
     // The member that has applied it notices that it is gone.
     std::fs::remove_file(&newest).unwrap();
-    server.run(&["put", &one, "third", "3"]).fails(4, &[&name]);
+    let position = format!("position {}", u64::from_str_radix(&name, 16).unwrap());
+    let refused = server.run(&["put", &one, "third", "3"]);
+    refused.fails(4, &[&position, "it is missing, but was applied here"]);
     std::fs::write(&newest, &whole).unwrap();
     server.run(&["put", &two, "third", "3"]).ok();
     assert_eq!(server.run(&["get", &one, "third"]).ok().out, b"3");
