@@ -891,7 +891,7 @@ impl Db {
     /// ...         db[b"key"] = b"%d" % number
     /// ...     db.trim_cluster(keep=10) > 0
     /// True
-    #[pyo3(signature = (*, keep = plimsoll_replica::KEEP_BATCHES))]
+    #[pyo3(signature = (*, keep = 1000))]
     fn trim_cluster(this: PyRef<'_, Self>, keep: u64) -> PyResult<u64> {
         let db = store(&this).db()?.clone();
         let trimmed = interruptible(this.py(), move || plimsoll_replica::trim(&db, keep))?;
