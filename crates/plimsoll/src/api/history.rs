@@ -203,6 +203,8 @@ pub struct History {
     wanted: KeptKey,
     /// The index key of the version that was returned last.
     key: Vec<u8>,
+    /// The version of this index key that was returned last.
+    newer: Option<Glsn>,
     /// On a branch: the commit that dropped the keyspace, until the first version in it is found.
     /// The drop is not stored on branches, but is returned as a deletion of the key.
     dropped: Option<Glsn>,
@@ -234,6 +236,7 @@ impl History {
             older,
             wanted,
             key: Vec::new(),
+            newer: None,
             dropped: None,
             held: None,
             name: keyspace.name().into(),
@@ -262,6 +265,7 @@ impl History {
     fn next_part(&mut self) -> Result<Option<IteratorHandle<Versions>>> {
         // The previous iterator has its own copy.
         self.key.clear();
+        self.newer = None;
         let chains = self.lens.as_ref().map_or(0, |lens| lens.ancestry().chains.len());
         if self.place > chains {
             let Some(id) = self.older.pop() else { return Ok(None) };
@@ -310,6 +314,15 @@ impl History {
         }
     }
 
+    /// Whether a deletion may be that of a range in a commit that has also put the key afterwards: a
+    /// merge drops that value once no moment can be read at which it was the newest, and the range
+    /// stays.
+    fn may_be_overwritten(&self, version: Measure) -> bool {
+        let Some(newer) = self.newer.filter(|_| version.bytes.is_none()) else { return false };
+        let view = self.store.reader.index.sources.current_view();
+        !view.is_seen(IndexKey::new(&self.key).keyspace(), version.glsn, newer)
+    }
+
     fn step(&mut self) -> Result<Option<VersionInfo>> {
         self.store.check_open()?;
         if let Some(version) = self.held.take() {
@@ -322,6 +335,10 @@ impl History {
             })?;
             self.charge()?;
             if let Some(version) = next {
+                if self.may_be_overwritten(version) {
+                    continue;
+                }
+                self.newer = Some(version.glsn);
                 let dropped = self.dropped.take().filter(|_| version.bytes.is_some());
                 let version = match dropped {
                     None => version,

@@ -631,3 +631,34 @@ fn keys_of_a_deleted_range_do_not_come_back_unreported_without_manifests() {
     let is_reported = |line: &String| line.contains("ranges that were deleted");
     assert!(!is_back || report.unresolved.iter().any(is_reported), "{report:?}");
 }
+
+#[test]
+fn a_range_and_a_put_of_one_commit_are_never_shown_as_a_deletion() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options::new().memory_bytes(16 << 20).background(false);
+    let db = Db::open(dir.path().join("store"), options).unwrap();
+    let keys = db.create_keyspace("keys", Retention::Latest).unwrap();
+    let add = |number: i64, deletes: bool| {
+        let mut tx = db.begin();
+        if deletes {
+            tx.delete_range(&keys, ..).unwrap();
+        }
+        tx.put(&keys, "k", number.to_le_bytes()).unwrap();
+        tx.commit().unwrap();
+    };
+    (0..200u32).for_each(|row| drop(db.put(&keys, row.to_be_bytes(), "x").unwrap()));
+    add(1, false);
+    add(2, true);
+    add(3, false);
+    let lengths = || {
+        let versions = db.history(&keys, "k").unwrap();
+        versions.map(|version| version.unwrap().bytes).collect::<Vec<_>>()
+    };
+    assert_eq!(lengths(), [Some(8); 3]);
+    db.flush().unwrap();
+    assert!(lengths().iter().all(Option::is_some), "{:?}", lengths());
+    db.log().trim(db.newest()).unwrap();
+    db.compact().unwrap();
+    assert!(lengths().iter().all(Option::is_some), "{:?}", lengths());
+    assert_eq!(lengths()[0], Some(8));
+}

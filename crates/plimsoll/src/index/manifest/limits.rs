@@ -55,6 +55,11 @@ impl Limits {
         self.readable(keyspace).map_or(Glsn::NONE, |readable| readable.floor)
     }
 
+    /// Whether a keyspace can be read at a moment from `glsn` on and before `superseded_by`.
+    pub(crate) fn is_seen(&self, keyspace: u32, glsn: Glsn, superseded_by: Glsn) -> bool {
+        self.readable(keyspace).is_none_or(|readable| readable.sees(glsn, superseded_by))
+    }
+
     fn readable(&self, keyspace: u32) -> Option<&MomentSet> {
         let at = self.readable_in.binary_search_by_key(&keyspace, |entry| entry.0).ok()?;
         Some(&self.readable_in[at].1)

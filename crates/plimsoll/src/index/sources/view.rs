@@ -533,6 +533,11 @@ impl View {
         self.memtables().any(|memtable| memtable.min_glsn() < glsn && !is_taken(memtable))
     }
 
+    /// Whether a keyspace can be read at a moment from `glsn` on and before `superseded_by`.
+    pub(crate) fn is_seen(&self, keyspace: u32, glsn: Glsn, superseded_by: Glsn) -> bool {
+        self.limits.is_seen(keyspace, glsn, superseded_by)
+    }
+
     /// The oldest GLSN from which a keyspace can be read at every moment.
     pub(crate) fn oldest_readable_in(&self, keyspace: u32) -> Glsn {
         self.limits.oldest_readable_in(keyspace)
