@@ -314,8 +314,8 @@ impl History {
         }
     }
 
-    /// Whether a deletion may be that of a range in a commit that has also put the key afterwards: a
-    /// merge drops that value once no moment can be read at which it was the newest, and the range
+    /// Whether a deletion may be that of a range in a commit that has also put the key afterwards.
+    /// A merge drops such a value once no moment can be read at which it was the newest; the range
     /// stays.
     fn may_be_overwritten(&self, version: Measure) -> bool {
         let Some(newer) = self.newer.filter(|_| version.bytes.is_none()) else { return false };
