@@ -12,7 +12,7 @@ use crate::read::span::Span;
 use crate::txn::own_writes::{OwnWrites, UpdatedKeys};
 use crate::txn::transaction::Transaction;
 use crate::types::error::Result;
-use crate::types::index_key::{IndexKey, KeptKey, Prefix};
+use crate::types::index_key::{IndexKey, KeptKey, MAX_INDEX_KEY_BYTES, Prefix};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::key_range::KeyRange;
 use crate::types::keyspaces::Keyspace;
@@ -93,7 +93,10 @@ impl Transaction {
         }
         self.delete_updated(keyspace, span)?;
         let end = span.end().map_or_else(end_of_all, |end| end.into_owned());
-        let first = span.first().into_owned();
+        let first = first_key(span.first().into_owned());
+        if first >= end {
+            return Ok(());
+        }
         let runs = &self.committer.reader.index.runs;
         let bytes = runs.bytes_of_range(&first, &end);
         let has_room = self.writes.has_room_for_range()
@@ -135,7 +138,10 @@ impl Transaction {
             return Err(InvalidInput::EmptyRange.into());
         }
         let end = span.end().map_or_else(end_of_all, |end| end.into_owned());
-        let first = span.first().into_owned();
+        let first = first_key(span.first().into_owned());
+        if first >= end {
+            return Ok(());
+        }
         self.delete_own(keyspace, &first, &end)?;
         let bytes = self.committer.reader.index.runs.bytes_of_range(&first, &end);
         self.writes.delete_range(&first, &end, bytes);
@@ -216,6 +222,19 @@ impl Transaction {
             from = next;
         }
     }
+}
+
+/// The first key that a range from `bound` on can contain. The bound after the longest key is
+/// longer than any key.
+fn first_key(mut bound: Vec<u8>) -> Vec<u8> {
+    if bound.len() > MAX_INDEX_KEY_BYTES {
+        bound.truncate(MAX_INDEX_KEY_BYTES);
+        while bound.pop_if(|byte| *byte == u8::MAX).is_some() {}
+        if let Some(last) = bound.last_mut() {
+            *last += 1;
+        }
+    }
+    bound
 }
 
 /// The keys of a span as a range of a user's keys.

@@ -662,3 +662,27 @@ fn a_range_and_a_put_of_one_commit_are_never_shown_as_a_deletion() {
     assert!(lengths().iter().all(Option::is_some), "{:?}", lengths());
     assert_eq!(lengths()[0], Some(8));
 }
+
+#[test]
+fn a_range_after_the_longest_key_is_in_the_log_as_it_was_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    for longest in [[b'l'; 4096], [u8::MAX; 4096]] {
+        let db = Db::open(&path, options()).unwrap();
+        let keys = db.keyspace("keys").unwrap();
+        (0..300).for_each(|row| drop(db.put(&keys, [b"m", &key(row)[..]].concat(), "x").unwrap()));
+        db.put(&keys, longest, "stays").unwrap();
+        let beyond = (Bound::Excluded(&longest[..]), Bound::Unbounded);
+        db.delete_range(&keys, beyond).unwrap();
+        db.close().unwrap();
+        let db = Db::open(&path, options()).unwrap();
+        assert!(db.verify(&mut |_| {}).unwrap().problems.is_empty());
+        let keys = db.keyspace("keys").unwrap();
+        let left: Vec<_> =
+            db.snapshot().range(&keys, ..).unwrap().map(|it| it.unwrap().0).collect();
+        let is_above = |row: &Vec<u8>| row[..] > longest[..];
+        assert!(!left.iter().any(is_above) && left.contains(&longest.to_vec()));
+        db.delete_range(&keys, ..).unwrap();
+        db.close().unwrap();
+    }
+}
