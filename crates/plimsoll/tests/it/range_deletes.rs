@@ -646,7 +646,9 @@ fn a_range_and_a_put_of_one_commit_are_never_shown_as_a_deletion() {
         tx.put(&keys, "k", number.to_le_bytes()).unwrap();
         tx.commit().unwrap();
     };
-    (0..200u32).for_each(|row| drop(db.put(&keys, row.to_be_bytes(), "x").unwrap()));
+    for row in 0..200u32 {
+        db.put(&keys, row.to_be_bytes(), "x").unwrap();
+    }
     add(1, false);
     add(2, true);
     add(3, false);
@@ -670,7 +672,9 @@ fn a_range_after_the_longest_key_is_in_the_log_as_it_was_made() {
     for longest in [[b'l'; 4096], [u8::MAX; 4096]] {
         let db = Db::open(&path, options()).unwrap();
         let keys = db.keyspace("keys").unwrap();
-        (0..300).for_each(|row| drop(db.put(&keys, [b"m", &key(row)[..]].concat(), "x").unwrap()));
+        for row in 0..300 {
+            db.put(&keys, [b"m", &key(row)[..]].concat(), "x").unwrap();
+        }
         db.put(&keys, longest, "stays").unwrap();
         let beyond = (Bound::Excluded(&longest[..]), Bound::Unbounded);
         db.delete_range(&keys, beyond).unwrap();
