@@ -9,8 +9,8 @@
 //!    the first append, after failures, and once a minute.
 //! 3. A batch in a folder is returned only once its name is durable. A member must not be ahead of
 //!    the bucket after a power cut.
-//! 4. A batch below the first position that the newest base leaves is neither returned nor believed
-//!    to be appended, whether its name is taken or free (`first.rs`).
+//! 4. The newest base replaces the batches before a position. No batch before it is returned, and
+//!    no append before it succeeds, whether the name is taken or free (`first.rs`).
 
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicU64, Ordering};

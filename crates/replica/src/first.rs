@@ -1,4 +1,4 @@
-//! What a member knows of the first position of the log, below which a base replaces the batches.
+//! The first position of the log, as a member knows it. A base replaces the batches before it.
 //!
 //! Where a batch was removed, its name is free again, so that an append there succeeds although it
 //! is no part of the log. Therefore a member asks for a newer base after each object that it has

@@ -145,11 +145,11 @@ fn first_after(position: u64, keep: u64) -> u64 {
 
 /// Steps 1 to 3.
 fn make_base(db: &Db, path: &Path, place: &Place, keep: u64) -> Result<Made> {
-    // What is applied must be durable, because only that is archived.
     db.sync()?;
     let Some(at) = db.order_place() else {
         return Err(Error::NotAMember { path: path.to_owned() });
     };
+    // Only durable commits are archived, and the place may be ahead of them.
     db.sync()?;
     let newest = place.newest_base()?;
     let order = place.order()?;

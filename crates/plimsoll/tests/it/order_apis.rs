@@ -273,7 +273,7 @@ fn a_commit_that_was_ordered_and_not_applied_is_told_as_made() {
     }
     let (key, is_made) = refused.expect("the disk is full");
     assert_eq!(get(&db, &space, "first").as_deref(), Some(&b"1"[..]), "reads go on");
-    // What follows a commit that could not be applied is not made.
+    // A commit after one that could not be applied is not made.
     let before = order.last();
     if is_made {
         let error = db.put(&space, "next", "1").unwrap_err().to_string();

@@ -193,7 +193,7 @@ impl Bucket for Mortal {
     }
 }
 
-/// Calls `call` with buckets that answer only so many requests.
+/// Calls `call` with buckets that fail after `left` requests.
 fn with_requests<T>(left: &Arc<AtomicU64>, call: impl FnOnce() -> T) -> T {
     let left = Arc::clone(left);
     wrap_buckets(Some(Arc::new(move |bucket| {

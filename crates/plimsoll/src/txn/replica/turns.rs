@@ -35,11 +35,12 @@ const SLOW_APPENDS: u64 = 4;
 /// The least window for a replica that is not known, in appends of the one that pauses.
 const RARE_APPENDS: u64 = 16;
 
-/// After so many races that it has lost in a row, a replica leaves no window to unknown ones.
+/// A replica that has lost this many races in a row leaves no window to unknown replicas.
 const LOSSES: u32 = 8;
 
-/// A replica that appends alone pauses after each so many batches, so that another one with
-/// equally fast appends can begin; and it leaves a window after so many nanoseconds.
+/// A replica that appends alone pauses after every [`ALONE_EVERY`] of its batches, so that another
+/// one with equally fast appends can begin. The pause lasts for [`ALONE_APPENDS`] appends. At most
+/// once in [`ALONE_NANOS`] nanoseconds, it is a window for an unknown replica.
 const ALONE_EVERY: u32 = 48;
 const ALONE_APPENDS: u64 = 3;
 const ALONE_NANOS: u64 = 5_000_000_000;
@@ -69,12 +70,12 @@ pub(super) struct Turns {
 pub(super) struct Pause {
     /// Its end.
     pub(super) until: u64,
-    /// After each so many nanoseconds it is checked whether another replica has appended.
+    /// Nanoseconds between two checks whether another replica has appended.
     pub(super) step: u64,
 }
 
 impl Turns {
-    /// A batch of another replica was applied, which tells the microseconds of its appends.
+    /// Notes a batch of another replica, whose appends take `append_micros` on average.
     pub(super) fn note_other(&mut self, now: u64, append_micros: u32) {
         (self.row, self.other_nanos) = (0, Some(now));
         let nanos = u64::from(append_micros) * 1000;
