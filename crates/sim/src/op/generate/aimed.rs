@@ -3,9 +3,9 @@
 
 use crate::content::Content;
 use crate::op::generate::Generator;
-use crate::op::generate::scenes::{ALL, SLOT, TX, commit};
+use crate::op::generate::scenes::{ALL, OTHER_TX, SLOT, TX, commit};
 use crate::op::{
-    Call, Edge, Feed, Get, Key, NestedOp, Op, Reader, Removal, Span, Within, numbered_key,
+    Call, Change, Edge, Feed, Get, Key, NestedOp, Op, Reader, Removal, Span, Within, numbered_key,
 };
 
 /// Number of choices of an edge.
@@ -121,6 +121,30 @@ impl Generator {
             },
         };
         Op::WithNested { at, nested, op: Box::new(op) }
+    }
+
+    /// Another transaction changes the value from which a transaction has computed an update, and
+    /// a call fails when the commit computes the update again.
+    pub(super) fn update_from_a_stale_value(&mut self) -> Vec<Op> {
+        let (space, key) = (0, numbered_key(1_000_000));
+        let mut add = |tx| {
+            let change = Change::Add(1 + self.below(9) as u32);
+            Op::Update { tx, space, key: key.clone(), change }
+        };
+        let (own, other) = (add(TX), add(OTHER_TX));
+        let mut ops = vec![Op::Begin { tx: TX }, own];
+        for _ in 0..self.below(3) {
+            ops.push(Op::Update { tx: TX, space, key: self.key(), change: Change::Add(1) });
+        }
+        ops.extend([Op::Begin { tx: OTHER_TX }, other, commit(OTHER_TX)]);
+        // The first reservations of a commit are few.
+        let call = match self.below(4) {
+            0 => self.call(),
+            _ => Call::Reservation(self.below(8)),
+        };
+        ops.push(Op::Failing { call, op: Box::new(commit(TX)) });
+        ops.push(Op::Get { from: Reader::Back(0), space, key, how: Get::Value });
+        ops
     }
 
     fn put_within(&mut self) -> NestedOp {

@@ -34,7 +34,7 @@ impl Generator {
         let (upkeep, limited, faulty) =
             (settings.upkeep, settings.limited, settings.fault.is_some() && !settings.restores);
         let wide = settings.many > 250 && self.random.chance(0.3);
-        let scenes: [(bool, Scene); 45] = [
+        let scenes: [(bool, Scene); 47] = [
             (true, Self::spilled),
             (true, Self::many_versions),
             (true, Self::moved_deletion),
@@ -80,6 +80,8 @@ impl Generator {
             (true, Self::feed_over_errors),
             (true, Self::feed_over_errors),
             (settings.fails, Self::walk_fails_in_old_sources),
+            (settings.fails, Self::update_from_a_stale_value),
+            (settings.fails, Self::update_from_a_stale_value),
         ];
         let permitted: Vec<Scene> = scenes
             .into_iter()
