@@ -78,8 +78,9 @@ pub(super) fn scene(random: &mut Random, of: &Weights) -> Vec<ProcessOp> {
         }
         return scene.acts;
     }
-    match scene.random.below(26) {
+    match scene.random.below(28) {
         24 | 25 => cursor_created_beside_a_trim(&mut scene),
+        26 | 27 => joins_beside_a_stopped_one(&mut scene, of.members as u8),
         10..13 => leader_of_posts_ends(&mut scene),
         13..15 => joins_with_little_memory(&mut scene, of.members as u8),
         15..18 => changed_at_the_edge(&mut scene),
@@ -437,6 +438,18 @@ fn catches_up_and_fails(scene: &mut Scene<'_>) {
     scene.by(scene.one, [Act::Check, Act::Flush, Act::Check]);
 }
 
+/// The other process commits more or nothing, so that applying fails before, at or after the change
+/// that it made before.
+fn commits_behind(scene: &mut Scene<'_>) {
+    for _ in 0..scene.random.below(4) {
+        scene.key += 1;
+        let bytes =
+            [IN_LEAF_BYTES, IN_LOG_BYTES, 10 * IN_LOG_BYTES][scene.random.below(3) as usize];
+        let put = scene.put(bytes);
+        scene.by(scene.other, [put]);
+    }
+}
+
 /// One process changes cursors, keyspaces and tags; the other applies that, while a call fails or
 /// the process dies or stops.
 fn learns_and_fails(scene: &mut Scene<'_>, with_tags: bool) {
@@ -455,6 +468,7 @@ fn learns_and_fails(scene: &mut Scene<'_>, with_tags: bool) {
     for _ in 0..2 + scene.random.below(3) {
         let change = changes[scene.random.below(choices) as usize];
         scene.by(scene.other, [change]);
+        commits_behind(scene);
         let reach = 1 << scene.random.below(5);
         let fails = match scene.random.below(6) {
             0 => Act::StopAtBorder { border: Border::OwnRecordsLoading as u64, nth: 1 },
@@ -569,6 +583,7 @@ fn learns_of_tags_and_fails(scene: &mut Scene<'_>) {
             scene.by(scene.other, [Act::Flush]);
             scene.by(scene.one, [Act::DropCaches]);
         }
+        commits_behind(scene);
         let reach = 1 << (1 + scene.random.below(4));
         let fails = match scene.random.below(2) {
             0 => Act::FailRead { nth: 1 + scene.random.below(reach) },
@@ -578,17 +593,46 @@ fn learns_of_tags_and_fails(scene: &mut Scene<'_>) {
     }
 }
 
-/// One process stops while it creates a cursor; the other, which is the keeper, trims the log.
+/// One process creates a cursor, and may stop there; the other, which is the keeper and may not have
+/// applied that commit yet, frees the log.
 fn cursor_created_beside_a_trim(scene: &mut Scene<'_>) {
     let (name, back) = (scene.random.below(3), scene.random.below(4));
     scene.by(scene.one, [Act::Leave]);
     scene.by(scene.other, [Act::DropCursor { name }, Act::Flush]);
     let (first, second) = (scene.put(IN_LOG_BYTES), scene.put(IN_LEAF_BYTES));
     scene.by(scene.other, [first]);
-    let (border, nth) = (Border::CursorHeld as u64, 1);
-    let stop = Act::StopAtBorder { border, nth };
-    scene.by(scene.one, [Act::Join { mebibytes: 0 }, stop, Act::Cursor { name, back }]);
-    let trim = Act::Trim { back: 0 };
-    scene.by(scene.other, [second, Act::Flush, trim, trim]);
-    scene.by(scene.one, [Act::GoOn, Act::Check]);
+    let stop = Act::StopAtBorder { border: Border::CursorHeld as u64, nth: 1 };
+    scene.by(scene.one, [Act::Join { mebibytes: 0 }]);
+    if scene.random.below(2) == 0 {
+        let trim = Act::Trim { back: 0 };
+        scene.by(scene.one, [stop, Act::Cursor { name, back }]);
+        scene.by(scene.other, [second, Act::Flush, trim, trim]);
+        return scene.by(scene.one, [Act::GoOn, Act::Check]);
+    }
+    for _ in 0..4 + scene.random.below(12) {
+        let put = scene.put(5 * IN_LOG_BYTES);
+        scene.by(scene.other, [put]);
+    }
+    scene.by(scene.other, [Act::Flush]);
+    let back = back + scene.random.below(12);
+    scene.by(scene.one, [Act::Cursor { name, back }]);
+    scene.by(scene.other, (0..3).map(|first| Act::Step { first: 2 * first }));
+    scene.by(scene.one, [Act::Consume { name }, Act::Check]);
+}
+
+/// A process joins while another one is stopped and holds more than its share of the memory; more
+/// join, and the stopped one continues.
+fn joins_beside_a_stopped_one(scene: &mut Scene<'_>, members: u8) {
+    let (one, other) = (scene.one, scene.other);
+    for member in 0..members {
+        scene.by(member, [Act::GoOn, Act::Leave]);
+    }
+    let mebibytes = [28, 32, 40, 46, 64, 80][scene.random.below(6) as usize];
+    let (put, after) = (scene.put(IN_LOG_BYTES), 1 + scene.random.below(30));
+    scene.by(one, [Act::Join { mebibytes }, put, Act::StopAt { after }, put]);
+    let wanted = [0, 24, 40, 64][scene.random.below(4) as usize];
+    scene.by(other, [Act::Join { mebibytes: wanted }, Act::Check, put, Act::Check]);
+    scene.join();
+    scene.by(one, [Act::Step { first: 0 }, Act::Check]);
+    scene.by(other, [Act::Step { first: 0 }, Act::Check]);
 }
