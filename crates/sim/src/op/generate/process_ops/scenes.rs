@@ -441,10 +441,11 @@ fn catches_up_and_fails(scene: &mut Scene<'_>) {
 /// The other process commits more or nothing, so that applying fails before, at or after the change
 /// that it made before.
 fn commits_behind(scene: &mut Scene<'_>) {
-    for _ in 0..scene.random.below(4) {
+    for _ in 0..scene.random.below(6) {
         scene.key += 1;
-        let bytes =
-            [IN_LEAF_BYTES, IN_LOG_BYTES, 10 * IN_LOG_BYTES][scene.random.below(3) as usize];
+        // Mostly records that take a read of the log each.
+        let bytes = [IN_LEAF_BYTES, 20 * IN_LOG_BYTES, 20 * IN_LOG_BYTES, LARGE_BYTES]
+            [scene.random.below(4) as usize];
         let put = scene.put(bytes);
         scene.by(scene.other, [put]);
     }
@@ -472,7 +473,7 @@ fn learns_and_fails(scene: &mut Scene<'_>, with_tags: bool) {
         let reach = 1 << scene.random.below(5);
         let fails = match scene.random.below(6) {
             0 => Act::StopAtBorder { border: Border::OwnRecordsLoading as u64, nth: 1 },
-            1 | 2 => Act::FailRead { nth: 1 + scene.random.below(reach) },
+            1..4 => Act::FailRead { nth: 1 + scene.random.below(reach) },
             _ => Act::Refuse { after: scene.random.below(reach) },
         };
         let put = scene.put(IN_LEAF_BYTES);
