@@ -135,6 +135,8 @@ borders! {
     KeeperReplaced,
     /// The append lock is found abandoned by a dead process.
     TurnAbandoned,
+    /// A commit is encoded and has not taken the commit lock yet.
+    CommitEncoded,
     /// The requests of a group have their places in the log, but none is published.
     PostsPlaced,
     /// A segment is ended because of its blob files.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use plimsoll_log::draft::{Draft, DraftEntry};
 use plimsoll_log::glsn::{Glsn, StreamId};
 
+use crate::borders::{Border, hit};
 use crate::index::gaps::list::Gap;
 use crate::read::lens::Lens;
 use crate::read::open_moments::OpenMoment;
@@ -106,6 +107,7 @@ impl Committer {
         let resolved = self.writer_memory.in_commit(|| updates.resolve(&self.reader, &reads.1));
         resolved.inspect_err(|_| updates.resume_panic())?;
         let mut commit = Commit::encode(parts, moment.at(), reads, writes, gaps, updates, options)?;
+        hit(Border::CommitEncoded);
         commit.throttle()?;
         let ordered = self.writer_memory.in_commit(|| self.peers.order(&mut commit));
         let ordered = ordered.map_err(|error| commit.settle(error))?;

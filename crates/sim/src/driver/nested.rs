@@ -85,6 +85,7 @@ impl Driver {
             Within::ImageMade => Border::ImageMade,
             Within::RowsRead => Border::RowsRead,
             Within::RunsWritten => Border::RunsWritten,
+            Within::CommitEncoded => Border::CommitEncoded,
         };
         if at == Within::MomentAsked && !matches!(nested, NestedOp::DropCaches) {
             // A submitted commit may become readable before the snapshot of the preceding moment is

@@ -187,6 +187,7 @@ impl Driver {
                 glsn
             })
         };
+        self.absorb_nested()?;
         if may_be_spoiled
             && matches!(committed, Err(Error::InvalidInput(InvalidInput::TransactionFailed)))
         {

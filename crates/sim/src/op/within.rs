@@ -29,11 +29,13 @@ pub enum Within {
     RowsRead,
     /// After a flush or a merge has written its runs, before the manifest names them.
     RunsWritten,
+    /// After a commit is encoded, before it takes the commit lock.
+    CommitEncoded,
 }
 
 impl Within {
     /// All of them, with their names.
-    pub(super) const ALL: [(Within, &str); 11] = [
+    pub(super) const ALL: [(Within, &str); 12] = [
         (Within::MomentAsked, "moment-asked"),
         (Within::SourcesTaken, "sources-taken"),
         (Within::ValueLoaded, "value-loaded"),
@@ -45,6 +47,7 @@ impl Within {
         (Within::ImageMade, "image-made"),
         (Within::RowsRead, "rows-read"),
         (Within::RunsWritten, "runs-written"),
+        (Within::CommitEncoded, "commit-encoded"),
     ];
 }
 

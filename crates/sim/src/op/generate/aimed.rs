@@ -84,7 +84,11 @@ impl Generator {
     /// An operation nested within upkeep, as another thread could run it, or a crash or power cut
     /// there.
     pub(super) fn amid_upkeep(&mut self) -> Op {
-        let (at, op) = match self.below(10) {
+        let (at, op) = match self.below(14) {
+            10.. if self.open_txs.contains(&true) => {
+                let tx = self.open_slot(self.open_txs);
+                (Within::CommitEncoded, commit(tx))
+            }
             0..2 => (Within::CursorHeld, self.cursor()),
             2..4 => (Within::TrimChosen, Op::Trim { back: self.back() / 4 }),
             4..6 => (Within::ImageMade, Op::SaveImage),
@@ -140,9 +144,16 @@ impl Generator {
         // The first reservations of a commit are few.
         let call = match self.below(4) {
             0 => self.call(),
-            _ => Call::Reservation(self.below(8)),
+            _ => Call::Reservation(self.below(24)),
         };
-        ops.push(Op::Failing { call, op: Box::new(commit(TX)) });
+        let mut committing = commit(TX);
+        if self.random.chance(0.5) {
+            let value = self.value_of(8);
+            let nested = NestedOp::Put { space, key: key.clone(), value };
+            let op = Box::new(committing);
+            committing = Op::WithNested { at: Within::CommitEncoded, nested, op };
+        }
+        ops.push(Op::Failing { call, op: Box::new(committing) });
         ops.push(Op::Get { from: Reader::Back(0), space, key, how: Get::Value });
         ops
     }
