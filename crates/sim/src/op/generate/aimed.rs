@@ -127,34 +127,34 @@ impl Generator {
         Op::WithNested { at, nested, op: Box::new(op) }
     }
 
-    /// Another transaction changes the value from which a transaction has computed an update, and
-    /// a call fails when the commit computes the update again.
-    pub(super) fn update_from_a_stale_value(&mut self) -> Vec<Op> {
+    /// Other transactions change the values from which a transaction computes updates, mostly while
+    /// it commits, and a call fails while the commit computes them again.
+    pub(super) fn updates_from_stale_values(&mut self) -> Vec<Op> {
         let (space, key) = (0, numbered_key(1_000_000));
-        let mut add = |tx| {
-            let change = Change::Add(1 + self.below(9) as u32);
-            Op::Update { tx, space, key: key.clone(), change }
-        };
-        let (own, other) = (add(TX), add(OTHER_TX));
-        let mut ops = vec![Op::Begin { tx: TX }, own];
-        for _ in 0..self.below(3) {
-            ops.push(Op::Update { tx: TX, space, key: self.key(), change: Change::Add(1) });
+        let mut ops = Vec::new();
+        for _ in 0..2 + self.below(5) {
+            let add = |tx, by| Op::Update { tx, space, key: key.clone(), change: Change::Add(by) };
+            ops.extend([Op::Begin { tx: TX }, add(TX, 1 + self.below(9) as u32)]);
+            for _ in 0..self.below(3) {
+                ops.push(Op::Update { tx: TX, space, key: self.key(), change: Change::Add(1) });
+            }
+            let mut committing = commit(TX);
+            if self.random.chance(0.3) {
+                let other = add(OTHER_TX, 1 + self.below(9) as u32);
+                ops.extend([Op::Begin { tx: OTHER_TX }, other, commit(OTHER_TX)]);
+            } else {
+                let nested = NestedOp::Put { space, key: key.clone(), value: self.value_of(8) };
+                let op = Box::new(committing);
+                committing = Op::WithNested { at: Within::CommitEncoded, nested, op };
+            }
+            // A commit makes few reservations.
+            let call = match self.below(8) {
+                0 => self.call(),
+                _ => Call::Reservation(self.below(24)),
+            };
+            ops.push(Op::Failing { call, op: Box::new(committing) });
+            ops.push(Op::Get { from: Reader::Back(0), space, key: key.clone(), how: Get::Value });
         }
-        ops.extend([Op::Begin { tx: OTHER_TX }, other, commit(OTHER_TX)]);
-        // The first reservations of a commit are few.
-        let call = match self.below(4) {
-            0 => self.call(),
-            _ => Call::Reservation(self.below(24)),
-        };
-        let mut committing = commit(TX);
-        if self.random.chance(0.5) {
-            let value = self.value_of(8);
-            let nested = NestedOp::Put { space, key: key.clone(), value };
-            let op = Box::new(committing);
-            committing = Op::WithNested { at: Within::CommitEncoded, nested, op };
-        }
-        ops.push(Op::Failing { call, op: Box::new(committing) });
-        ops.push(Op::Get { from: Reader::Back(0), space, key, how: Get::Value });
         ops
     }
 

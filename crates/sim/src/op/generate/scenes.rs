@@ -80,8 +80,8 @@ impl Generator {
             (true, Self::feed_over_errors),
             (true, Self::feed_over_errors),
             (settings.fails, Self::walk_fails_in_old_sources),
-            (settings.fails, Self::update_from_a_stale_value),
-            (settings.fails, Self::update_from_a_stale_value),
+            (settings.fails, Self::updates_from_stale_values),
+            (settings.fails, Self::updates_from_stale_values),
         ];
         let permitted: Vec<Scene> = scenes
             .into_iter()
