@@ -470,6 +470,10 @@ fn learns_and_fails(scene: &mut Scene<'_>, with_tags: bool) {
         let change = changes[scene.random.below(choices) as usize];
         scene.by(scene.other, [change]);
         commits_behind(scene);
+        if scene.random.below(2) == 0 {
+            // The records are read from the disk.
+            scene.by(scene.other, [Act::Flush]);
+        }
         let reach = 1 << scene.random.below(5);
         let fails = match scene.random.below(6) {
             0 => Act::StopAtBorder { border: Border::OwnRecordsLoading as u64, nth: 1 },
