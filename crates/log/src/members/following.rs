@@ -137,8 +137,8 @@ impl Following {
         Ok(self.marks.durable_glsn())
     }
 
-    /// Publishes this reader's values again, because the first member has initialized the words and
-    /// may not have kept its slot.
+    /// Publishes this reader's values again if its slot was cleared, which the first member does
+    /// when it does not know the words that it finds.
     fn republish(&self) {
         if self.table.slot < SLOTS
             && self.table.slot_word(self.table.slot, SlotWord::Pid).load(Ordering::SeqCst) == 0

@@ -361,7 +361,8 @@ impl Receiver {
             }
         }
         tx.note_span(&Span::prefix(BRANCHES, &line.branch.id().to_be_bytes()));
-        // A received commit may change no keys.
+        // A received commit may have no changes. This read makes the transaction conflict with such
+        // a commit, too.
         tx.note_read(&KeyBuffer::new(IDS, &last_key(line.branch.id()))?)?;
         Ok(tx)
     }
@@ -380,9 +381,9 @@ impl Receiver {
         tx.put_expiring(&key, value, None)
     }
 
-    /// Prepares a line for a transaction that merges `merged`: advances `at` of the line to the
-    /// newest moment, because the transaction reads the records of these chains, which may be newer
-    /// than the last commit of the line.
+    /// Prepares a line for a transaction that merges the chains of `merged`: sets `at` of the line
+    /// to the newest moment, because the transaction reads the registry's records of those chains,
+    /// which may be newer than the line's last commit.
     ///
     /// # Errors
     /// [`InvalidInput::BranchMoved`] if another commit changed the line; errors of
@@ -517,7 +518,8 @@ impl Receiver {
         Ok(Draft { sink, line, merged, lacks_parent: false })
     }
 
-    /// Commits a draft under the id that was computed from its contents.
+    /// Commits a draft as the commit `id`: the id that was computed from its contents, or that of a
+    /// boundary commit, which cannot be computed.
     ///
     /// # Errors
     /// [`InvalidInput::BranchMoved`] if another commit changed the branch; errors of commits.

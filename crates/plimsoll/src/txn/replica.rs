@@ -75,7 +75,8 @@ pub(crate) struct Replica {
     /// Where everything applied ends. Changed under `walk` and the commit lock.
     place: Mutex<Place>,
     saving: Saving,
-    /// A read first reads the order if that was not done for so long; `None`: never.
+    /// A read first reads the order if its end was last reached longer ago than this; `None`: no
+    /// read does.
     max_staleness: Option<Duration>,
     /// When the end of the order was last reached, in nanoseconds; or [`NEVER`].
     checked_nanos: AtomicU64,

@@ -53,7 +53,10 @@ pub enum InvalidInput {
     #[error("the range to delete is empty: its end must be after its beginning")]
     EmptyRange,
     /// A store with an order cannot be shared with other processes.
-    #[error("a store with an order cannot be shared: open it in one process, without `shared`")]
+    #[error(
+        "a replica (a store that is opened with `order`) cannot be shared: open it in one process, \
+         without `shared`"
+    )]
     OrderOfSharedStore,
     /// A store with an order cannot be opened read-only.
     #[error(

@@ -113,7 +113,8 @@ impl Access {
     /// The error of a commit whose blob file was replaced by one of an earlier commit.
     pub(crate) fn replaced(&self, blob: BlobId) -> Error {
         let cause = format!(
-            "an earlier commit of this replica, whose disk was set back, has the blob file {}",
+            "the disk of this replica was set back, and one of its earlier commits has replaced \
+             the blob file {} of this commit",
             blob.file_name()
         );
         Error::Unavailable { since: of_micros(self.clock.wall_micros()), cause }
@@ -146,11 +147,15 @@ impl Access {
             OrderError::Unavailable(cause) | OrderError::InDoubt(cause) => self.unavailable(cause),
             OrderError::Trimmed { first } => Error::Behind {
                 cause: format!(
-                    "the order begins at position {first}, but this store needs position \
-                     {position}; close it and open it again as a member of its cluster, which \
-                     restores it, or make this replica anew from a copy of another one"
+                    "the order was trimmed and now begins at position {first}, but this store \
+                     needs position {position}; close the store and open it again as a member of \
+                     its cluster, which restores it, or make this replica anew from a copy of \
+                     another one"
                 ),
             },
+            OrderError::Corrupt(what) if position == 0 => {
+                Error::corrupt(format!("the order has damaged data: {what}"))
+            }
             OrderError::Corrupt(what) => Error::corrupt(format!(
                 "the order returned damaged data at position {position}: {what}"
             )),
@@ -224,11 +229,11 @@ impl Access {
                             self.is_available();
                             return Ok(Placed::Other(found));
                         }
-                        let what = format!("its batch at position {position} is damaged");
-                        OrderError::InDoubt(what)
+                        let what = "the order returns a damaged batch at this position";
+                        OrderError::InDoubt(what.to_owned())
                     }
                     Ok(None) => {
-                        let what = "it refuses a batch although it has none at the position";
+                        let what = "the order refuses a batch at this position, but has none there";
                         OrderError::InDoubt(what.to_owned())
                     }
                     Err(_) if !in_doubt => return Ok(Placed::Other(None)),

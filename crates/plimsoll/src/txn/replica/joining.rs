@@ -63,8 +63,8 @@ impl Joining {
         match begin {
             Some(batch) if batch.head.first == Glsn::FIRST => Ok(batch.head.order_id),
             _ => Err(Error::Behind {
-                cause: "the order does not have the beginning of its history; make this replica \
-                        from a copy of another one, or of the store with which the order began"
+                cause: "the order no longer has its beginning, so a new store cannot join it; make \
+                        this replica from a copy of another one"
                     .to_owned(),
             }),
         }
@@ -110,7 +110,9 @@ impl Joining {
     fn first_place(&self, log: &FileLog) -> Result<Place> {
         let forked = |what: String| Error::Forked {
             glsn: None,
-            message: format!("the order is not that of this store: {what}"),
+            message: format!(
+                "the order is not that of this store: {what}; open the store with its own order"
+            ),
         };
         let next = log.bounds().next;
         let last = Glsn(next.0 - 1);

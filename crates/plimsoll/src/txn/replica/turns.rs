@@ -180,7 +180,7 @@ mod tests {
         assert_eq!([15, 16, 32].map(|at| pause(&mut turns, 30 * MS, at)), [0, 240, 240]);
         turns.note_other(6000 * MS, 10_000);
         assert_eq!(pause(&mut turns, 6000 * MS, 16), 0, "it does not append any more");
-        // The one whose appends take long does not pause.
+        // The replica whose own appends take longer does not pause.
         let mut turns = Turns::default();
         turns.note_own(0, 60 * MS);
         turns.note_other(70 * MS, 10_000);
