@@ -75,9 +75,7 @@ pub(crate) fn read(bucket: &dyn Bucket, number: u64) -> Result<Option<Numbered>,
             let what = format!("it has format {format}: use the version of Plimsoll that wrote it");
             Err(Failure::Damaged(name, what))
         }
-        Err(Unusable::Damaged(what)) => {
-            Err(Failure::Damaged(name, format!("{what}; {PUT_BACK}")))
-        }
+        Err(Unusable::Damaged(what)) => Err(Failure::Damaged(name, format!("{what}; {PUT_BACK}"))),
     }
 }
 
@@ -92,9 +90,7 @@ pub(crate) fn newest(bucket: &dyn Bucket, known: u64) -> Result<Option<Numbered>
         0 => Ok(None),
         number => match read(bucket, number)? {
             Some(found) => Ok(Some(found)),
-            None => {
-            Err(Failure::Damaged(name_of(number), format!("it is missing; {PUT_BACK}")))
-        }
+            None => Err(Failure::Damaged(name_of(number), format!("it is missing; {PUT_BACK}"))),
         },
     }
 }

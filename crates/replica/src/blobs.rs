@@ -52,7 +52,10 @@ pub(crate) fn put(
         Ok(Put::New) => Ok(()),
         Ok(Put::Exists) => match check(bucket, &name, hash) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(Failure::Damaged(name, format!("{DAMAGED}; delete this object, and commit again"))),
+            Ok(false) => Err(Failure::Damaged(
+                name,
+                format!("{DAMAGED}; delete this object, and commit again"),
+            )),
             Err(error) => Err(Failure::Io(name, error)),
         },
         // Its answer may be lost. Only in a cloud is an object that can be read also durable; a

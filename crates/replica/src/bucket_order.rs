@@ -357,7 +357,7 @@ impl BucketOrder {
     /// The batch in an object.
     fn batch(&self, position: u64, mut object: Vec<u8>) -> Result<Vec<u8>, OrderError> {
         let name = name_of(position);
-        match decode(&object, position).map_err(|what| self.damaged(&name, &what))? {
+        match decode(&object, position).map_err(|what| self.corrupt(&name, &what))? {
             Body::Inline(batch) => {
                 // Without a copy, which could be as long again.
                 let len = batch.len();

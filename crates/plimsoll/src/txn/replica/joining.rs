@@ -63,9 +63,10 @@ impl Joining {
         match begin {
             Some(batch) if batch.head.first == Glsn::FIRST => Ok(batch.head.order_id),
             _ => Err(Error::Behind {
-                cause: "the order no longer has its beginning, so a new store cannot join it; make \
+                cause:
+                    "the order no longer has its beginning, so a new store cannot join it; make \
                         this replica from a copy of another one"
-                    .to_owned(),
+                        .to_owned(),
             }),
         }
     }
