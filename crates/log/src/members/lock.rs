@@ -137,9 +137,9 @@ impl MemberLock {
         Ok(if before == 0 { Got::Clean } else { Got::Abandoned })
     }
 
-    /// Calls `take`, which waits for this lock, and repeats it after a timeout during which the lock
-    /// changed hands or its holder showed that it works ([`MemberLock::report`]). A holder that
-    /// hangs is thus noticed after at most two timeouts.
+    /// Calls `take`, which waits for this lock, and repeats it after a timeout during which the
+    /// lock changed hands or its holder showed that it works ([`MemberLock::report`]). A holder
+    /// that hangs is thus noticed after at most two timeouts.
     pub(super) fn wait_for_working<T>(
         &self,
         take: impl Fn() -> Result<T, LogError>,

@@ -214,11 +214,11 @@ impl Receiver {
         Ok(())
     }
 
-    /// Forgets the temporary branches that are known. Deletes those that others have merged.
+    /// Forgets the known temporary branches. Deletes those whose commits another branch has merged.
     fn forget_lines(&mut self) -> Result<()> {
         let lines = std::mem::take(&mut self.side);
         if lines.values().any(|line| line.is_merged) {
-            // Others keep a merged chain only if its commits have ids.
+            // Without its branch, a merged chain is kept only if its commits have ids.
             self.settle()?;
         }
         for line in lines.values().filter(|line| line.is_merged) {
@@ -279,7 +279,7 @@ impl Receiver {
         for state in places {
             match self.fork(state) {
                 Err(Error::Trimmed { .. }) => {}
-                // Another transfer has deleted the leftover that had it.
+                // Another transfer has deleted the temporary branch that had the commit.
                 Err(Error::InvalidInput(InvalidInput::BranchDeleted)) => is_removed = true,
                 branch => return Ok((branch?, state)),
             }

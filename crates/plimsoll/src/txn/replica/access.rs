@@ -26,7 +26,7 @@ pub(crate) struct Access {
     pub(crate) order: Arc<dyn Order>,
     pub(crate) clock: Arc<dyn Clock>,
     timeout: Duration,
-    /// The time since which the order is not available, in microseconds.
+    /// The time since which the order has been unavailable, in microseconds; `None` if it is not.
     since: Mutex<Option<u64>>,
 }
 
@@ -216,7 +216,7 @@ impl Access {
                     self.is_available();
                     return Ok(Placed::Own { begun });
                 }
-                // It may be this batch, which an earlier try has appended.
+                // The batch there may be this one, appended by an earlier try.
                 Ok(Appended::Taken) => match self.order.read(position) {
                     Ok(Some(found)) if found == batch => {
                         self.is_available();

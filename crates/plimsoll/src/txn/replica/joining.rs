@@ -243,7 +243,7 @@ impl Replica {
             self.claim_number()?;
             return self.save_place(true);
         }
-        // Otherwise the next commit, or read that must not be stale, gets the error.
+        // An error is ignored: the next commit, or the next read that must not be stale, gets it.
         let _ = self.catch_up_by(&mut lock(&self.walk), Deadline::PASSED);
         Ok(())
     }

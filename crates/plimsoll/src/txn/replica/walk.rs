@@ -192,7 +192,8 @@ impl Replica {
                 None
             }
             Placed::Other(Some(other)) => Some(other),
-            // The answer may have been that to an earlier try, by the order itself, of this batch.
+            // The batch there may be this one: the order may have tried to append it twice, and
+            // answered for the second try.
             Placed::Other(None) => match self.access.read(position, deadline)? {
                 Some(found) if bytes.ends_with(&found.hash) => None,
                 Some(found) => Some(found),
@@ -262,7 +263,7 @@ impl Replica {
                 return Ok(true);
             }
             clock.sleep(Duration::from_nanos(left.min(step)));
-            // An error is that of the append.
+            // An error is ignored here: the append will get it, too.
             if left > step && matches!(self.access.order.read(position), Ok(Some(_))) {
                 return Ok(false);
             }
