@@ -329,8 +329,9 @@ pub enum InvalidInput {
     },
     /// The memory budget of this process is its share of the total of all members.
     #[error(
-        "the memory budget of this process is its share of the {total_bytes} bytes ({} MiB) of all \
-         processes that have the store open; open it with another total",
+        "the memory budget of this process cannot be set, because it is a share of the \
+         {total_bytes} bytes ({} MiB) of all processes that have the store open; open the store \
+         with another total (Options::memory_total)",
         total_bytes >> 20
     )]
     MemoryIsShared {
