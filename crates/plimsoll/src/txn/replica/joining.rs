@@ -63,10 +63,10 @@ impl Joining {
         match begin {
             Some(batch) if batch.head.first == Glsn::FIRST => Ok(batch.head.order_id),
             _ => Err(Error::Behind {
-                cause:
-                    "the order no longer has its beginning, so a new store cannot join it; make \
-                        this replica from a copy of another one"
-                        .to_owned(),
+                cause: "the order does not contain the whole store, because it was trimmed, or \
+                        began with a store that had commits; make this replica from a copy of \
+                        another one, or of the store with which the order began"
+                    .to_owned(),
             }),
         }
     }

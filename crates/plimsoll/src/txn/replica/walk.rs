@@ -368,7 +368,7 @@ impl Replica {
             let place = *lock(&self.place);
             let Some(number) = place.replicas.checked_add(1) else {
                 return Err(Error::format(
-                    "no replica can join this order, because its 65,535 numbers of replicas are \
+                    "no replica can join this order, because all of its 65,535 replica numbers are \
                      used; begin a new order with one of the stores",
                 ));
             };
