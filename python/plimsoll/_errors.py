@@ -188,8 +188,8 @@ class Locked(Error):
 
 
 class Behind(Error):
-    """Commits of other processes could not be applied. Read again in a new snapshot or
-    transaction."""
+    """Commits of other processes or members could not be applied. The message names the cause and
+    the remedy, such as to read again in a new snapshot or transaction."""
 
     cause: str
 

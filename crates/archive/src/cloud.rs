@@ -52,7 +52,13 @@ impl Cloud {
     /// # Errors
     /// [`Error::Url`]: the URL or the environment lacks something.
     pub fn open(url: &str) -> Result<Self> {
-        let refuse = |what: String| Error::Url { url: url.to_owned(), what };
+        let refuse = |what: String| {
+            let what = format!(
+                "{what}; write s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX, \
+                 and set the provider's environment variables"
+            );
+            Error::Url { url: url.to_owned(), what }
+        };
         let parsed = Url::parse(url).map_err(|error| refuse(error.to_string()))?;
         let environment = std::env::vars_os().filter_map(|(name, value)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))

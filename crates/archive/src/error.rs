@@ -102,8 +102,8 @@ pub enum Error {
     /// The store and the archive have different histories: the store was set back, or it was
     /// restored to an earlier moment and has since had other commits.
     #[error(
-        "{place}: the store does not continue this archive: {what}; the store was rolled back or \
-         restored since it was archived. Archive it to another place; this archive stays as it is"
+        "{place}: the store does not continue this archive, because it was set back or restored \
+         since it was archived: {what} (archive it to another place). This archive stays as it is"
     )]
     OtherHistory {
         /// The place.
@@ -169,7 +169,7 @@ fn show_ranges(ranges: &[RangeInclusive<Glsn>]) -> String {
     let shown: Vec<String> =
         ranges.iter().map(|range| format!("GLSN {} to {}", range.start(), range.end())).collect();
     match shown.is_empty() {
-        true => "no moment can be restored".to_owned(),
+        true => "no moment can be restored; archive the store first".to_owned(),
         false => format!("the archive can restore {}", shown.join(" and ")),
     }
 }

@@ -181,7 +181,8 @@ fn complete(
         return Err(Error::Store(plimsoll::Error::Forked {
             glsn: Some(end.glsn),
             message: format!(
-                "the history of the restored log differs from the archive's at {}",
+                "the history of the restored log differs from the archive's at GLSN {}; check the \
+                 archive (`plimsoll verify ARCHIVE`), or restore an earlier moment",
                 end.glsn
             ),
         }));

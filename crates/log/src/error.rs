@@ -66,11 +66,11 @@ pub enum LogError {
         limit_bytes: u64,
     },
     /// Bytes on disk are not those that were written: restore a backup, or recover the log.
-    #[error("the log is corrupt at GLSN {glsn} ({file}, offset {offset}): {what}{}", VERIFY_ADVICE)]
+    #[error("the log is corrupt{}: {what}{}", place(*glsn, file, *offset), VERIFY_ADVICE)]
     Corrupt {
         /// The first GLSN that cannot be read (as far as known).
         glsn: Glsn,
-        /// The file.
+        /// The file; empty if it is unknown.
         file: String,
         /// Byte offset in the file.
         offset: u64,
@@ -180,6 +180,15 @@ pub enum LogError {
         /// The system's error, where there is one.
         source: Option<IoCause>,
     },
+}
+
+/// Names the place of damage, as far as it is known.
+fn place(glsn: Glsn, file: &str, offset: u64) -> String {
+    match file {
+        "" => String::new(),
+        file if glsn == Glsn::NONE => format!(" ({file}, offset {offset})"),
+        file => format!(" at GLSN {glsn} ({file}, offset {offset})"),
+    }
 }
 
 /// Names the process that others wait for.

@@ -421,7 +421,7 @@ impl Members {
         if let Some(lock) = &self.table.slot_lock {
             lock.unlock();
         }
-        // If it did not get the right in time, another member has it.
+        // If this member did not get `join` in time, another member has it.
         if self.is_leaving.swap(false, Ordering::SeqCst) {
             self.join.release();
         }

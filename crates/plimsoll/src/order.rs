@@ -51,7 +51,7 @@ pub enum OrderError {
     #[error("{0}")]
     InDoubt(String),
     /// The order no longer has this position.
-    #[error("the order begins at position {first}")]
+    #[error("the order was trimmed; it now begins at position {first}")]
     Trimmed {
         /// The first position that it has.
         first: u64,

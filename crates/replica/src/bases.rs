@@ -9,7 +9,7 @@ use std::io::Read;
 use plimsoll_archive::{Bucket, Put};
 use serde::{Deserialize, Serialize};
 
-use crate::blobs::Failure;
+use crate::blobs::{Failure, PUT_BACK};
 use crate::positions::find_end;
 use crate::sealed_json::{self, Unusable};
 
@@ -70,15 +70,12 @@ pub(crate) fn read(bucket: &dyn Bucket, number: u64) -> Result<Option<Numbered>,
         Ok(base) if base.first > 0 && base.first <= base.position => {
             Ok(Some(Numbered { number, base }))
         }
-        Ok(_) => Err(Failure::Damaged(name, "its positions are impossible".to_owned())),
+        Ok(_) => Err(Failure::Damaged(name, format!("its positions are impossible; {PUT_BACK}"))),
         Err(Unusable::Format(format)) => {
             let what = format!("it has format {format}: use the version of Plimsoll that wrote it");
             Err(Failure::Damaged(name, what))
         }
-        Err(Unusable::Damaged(what)) => {
-            let what = format!("{what}; restore this object from a copy of the bucket");
-            Err(Failure::Damaged(name, what))
-        }
+        Err(Unusable::Damaged(what)) => Err(Failure::Damaged(name, format!("{what}; {PUT_BACK}"))),
     }
 }
 
@@ -93,7 +90,7 @@ pub(crate) fn newest(bucket: &dyn Bucket, known: u64) -> Result<Option<Numbered>
         0 => Ok(None),
         number => match read(bucket, number)? {
             Some(found) => Ok(Some(found)),
-            None => Err(Failure::Damaged(name_of(number), "it is missing".to_owned())),
+            None => Err(Failure::Damaged(name_of(number), format!("it is missing; {PUT_BACK}"))),
         },
     }
 }

@@ -17,6 +17,8 @@
 
 use plimsoll_disk::checksum::Running;
 
+use crate::blobs::PUT_BACK;
+
 const MAGIC: &[u8; 8] = b"PLIMBTCH";
 const FORMAT: u32 = 1;
 const INLINE: u32 = 0;
@@ -56,14 +58,15 @@ pub(crate) fn encode(nonce: u128, position: u64, body: Body<'_>) -> Vec<u8> {
     object
 }
 
-/// The body of the object at a position; the damage if it is not that.
+/// The body of the object at a position; if it is not that, the damage and the remedy.
 pub(crate) fn decode(object: &[u8], position: u64) -> Result<Body<'_>, String> {
+    let damaged = |what: &str| Err(format!("{what}; {PUT_BACK}"));
     if object.len() < FRAME_BYTES {
-        return Err(format!("it is truncated to {} bytes", object.len()));
+        return damaged(&format!("it is truncated to {} bytes", object.len()));
     }
     let (framed, stored) = object.split_at(object.len() - SUM_BYTES);
     if framed[..8] != *MAGIC {
-        return Err("it does not begin as a batch of a cluster does".to_owned());
+        return damaged("it does not begin as a batch of a cluster does");
     }
     // Another format may have another checksum.
     let format = number(&framed[8..12]);
@@ -74,20 +77,20 @@ pub(crate) fn decode(object: &[u8], position: u64) -> Result<Body<'_>, String> {
         ));
     }
     if number(stored) != sum_of(framed) {
-        return Err("its checksum does not match: it is changed or truncated".to_owned());
+        return damaged("its checksum does not match: it is changed or truncated");
     }
     let found = number(&framed[32..40]);
     if found != u128::from(position) {
-        return Err(format!("it is the batch of position {found}"));
+        return damaged(&format!("it is the batch of position {found}"));
     }
     let (length, bytes) = (number(&framed[40..48]), &framed[HEADER_BYTES..]);
     match number(&framed[12..16]) as u32 {
         INLINE if bytes.len() as u128 == length => Ok(Body::Inline(bytes)),
         BLOB => match bytes.try_into() {
             Ok(hash) => Ok(Body::Blob(hash, length as u64)),
-            Err(_) => Err("it names no blob".to_owned()),
+            Err(_) => damaged("it names no blob"),
         },
-        _ => Err("its length does not match".to_owned()),
+        _ => damaged("its length does not match"),
     }
 }
 

@@ -11,7 +11,11 @@ use plimsoll_archive::{Bucket, Put};
 /// The folder of the blobs.
 pub(crate) const FOLDER: &str = "blob";
 
-/// Said of a blob whose contents have another hash.
+/// The remedy if an object of a bucket is changed or missing.
+pub(crate) const PUT_BACK: &str =
+    "put a copy of it back, or see docs/how-to/after-the-loss-of-a-bucket.md";
+
+/// The damage of a blob whose contents have another hash.
 pub(crate) const DAMAGED: &str = "its contents do not match its name: it is changed or truncated";
 
 /// Bytes that are read at a time.
@@ -48,7 +52,10 @@ pub(crate) fn put(
         Ok(Put::New) => Ok(()),
         Ok(Put::Exists) => match check(bucket, &name, hash) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(Failure::Damaged(name, format!("{DAMAGED}; delete this object"))),
+            Ok(false) => Err(Failure::Damaged(
+                name,
+                format!("{DAMAGED}; delete this object, and commit again"),
+            )),
             Err(error) => Err(Failure::Io(name, error)),
         },
         // Its answer may be lost. Only in a cloud is an object that can be read also durable; a

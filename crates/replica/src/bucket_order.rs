@@ -23,7 +23,7 @@ use plimsoll_disk::clock::{Clock, SystemClock};
 use plimsoll_disk::random::entropy;
 
 use crate::batch_object::{Body, FRAME_BYTES, SUM_BYTES, decode, encode};
-use crate::blobs;
+use crate::blobs::{self, PUT_BACK};
 use crate::first::FirstPosition;
 use crate::pace::Pace;
 use crate::positions::find_end;
@@ -221,6 +221,11 @@ impl BucketOrder {
         OrderError::Corrupt(format!("{}: {name}: {what}", self.place))
     }
 
+    /// As [`BucketOrder::corrupt`], for an object that is changed or missing, with the remedy.
+    fn damaged(&self, name: &str, what: &str) -> OrderError {
+        self.corrupt(name, &format!("{what}; {PUT_BACK}"))
+    }
+
     /// Records that a position has a batch.
     fn saw(&self, position: u64) {
         self.seen.fetch_max(position, Ordering::AcqRel);
@@ -279,8 +284,7 @@ impl BucketOrder {
         }
         let what = format!(
             "it is missing, although the log has reached position {later}: the bucket was set back \
-             or has lost objects; put them back, or see \
-             docs/how-to/after-the-loss-of-a-bucket.md"
+             or has lost objects; {PUT_BACK}"
         );
         self.corrupt(&name_of(position), &what)
     }
@@ -310,16 +314,17 @@ impl BucketOrder {
                 let _ = self.bucket.delete(&name_of(position));
                 // The name was free again; or the batch was in the log, and is in the base.
                 return Err(OrderError::InDoubt(format!(
-                    "{}: {}: the log was trimmed meanwhile; open this member again, and check \
-                     whether the commit was made",
+                    "{}: {}: the log was trimmed meanwhile; open this member again",
                     self.place,
                     name_of(position)
                 )));
             }
             Err(error) => {
-                let what =
-                    format!("{}: it is stored; whether it counts: {error}", name_of(position));
-                return Err(OrderError::InDoubt(what));
+                return Err(OrderError::InDoubt(format!(
+                    "{} is stored, but whether the log was trimmed meanwhile cannot be checked: \
+                     {error}",
+                    name_of(position)
+                )));
             }
         }
         self.saw(position);
@@ -361,16 +366,16 @@ impl BucketOrder {
                 Ok(object)
             }
             Body::Blob(_, length) if length > BATCH_BYTES_MAX => {
-                Err(self.corrupt(&name, "its batch has an impossible length"))
+                Err(self.damaged(&name, "its batch has an impossible length"))
             }
             Body::Blob(hash, length) => {
                 let blob = blobs::name_of(&hash);
                 let fetch = || self.fetch(&blob, length);
                 match self.retry(&blob, fetch)? {
                     Some(batch) if *blake3::hash(&batch).as_bytes() == hash => Ok(batch),
-                    Some(_) => Err(self.corrupt(&blob, blobs::DAMAGED)),
+                    Some(_) => Err(self.damaged(&blob, blobs::DAMAGED)),
                     None => {
-                        Err(self.corrupt(&blob, &format!("it is missing, and {name} needs it")))
+                        Err(self.damaged(&blob, &format!("it is missing, and {name} needs it")))
                     }
                 }
             }
@@ -445,8 +450,7 @@ impl Order for BucketOrder {
             if !attempts.again() {
                 return Err(match in_doubt {
                     true => OrderError::InDoubt(format!(
-                        "{}: {name}: it is unknown whether this commit was stored, because the \
-                         bucket did not answer: {error}; {}",
+                        "{}: {name}: the bucket did not answer: {error}; {}",
                         self.place,
                         remedy(&error)
                     )),

@@ -22,7 +22,7 @@ use plimsoll_disk::vfs::Disk;
 use serde::{Deserialize, Serialize};
 
 use crate::bases::{self, Numbered};
-use crate::blobs::Failure;
+use crate::blobs::{Failure, PUT_BACK};
 use crate::bucket_order::{BucketOrder, SWEEP_AGE};
 use crate::error::{Error, Result};
 use crate::sealed_json::{self, FORMAT, Unusable};
@@ -139,9 +139,9 @@ impl Place {
     /// The error if a batch is missing.
     pub(crate) fn lost(&self, position: u64) -> Error {
         let place = format!("{}: {}", self.url, crate::bucket_order::name_of(position));
-        let what = "it is missing: the bucket was set back or has lost objects; put them back, or \
-                    see docs/how-to/after-the-loss-of-a-bucket.md";
-        Error::Damaged { place, what: what.to_owned() }
+        let what =
+            format!("it is missing: the bucket was set back or has lost objects; {PUT_BACK}");
+        Error::Damaged { place, what }
     }
 
     pub(crate) fn failed(&self, what: &str, error: std::io::Error) -> Error {

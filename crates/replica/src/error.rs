@@ -51,8 +51,8 @@ pub enum Error {
     },
     /// There is a cluster at this place: join it, or create another one at another place.
     #[error(
-        "{place}: there is a cluster here already; `plimsoll cluster join` makes a member of it, \
-         and another place takes another cluster"
+        "{place}: there is a cluster here already; join it with `plimsoll cluster join`, or give \
+         another place for a new cluster"
     )]
     ClusterExists {
         /// The bucket.

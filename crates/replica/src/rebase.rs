@@ -20,6 +20,7 @@ use plimsoll::{
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::{Caching, Disk, LockError, Open};
 
+use crate::blobs::PUT_BACK;
 use crate::cluster::{BASE, Place};
 use crate::error::{Error, Result};
 use crate::membership::{CHECK, NEW_BASE, READY, REPLACED, remove_place};
@@ -44,10 +45,14 @@ pub(crate) fn restore_base(place: &Place, dest: &Path, options: Options) -> Resu
             }
             Ok(restored) if !restored.problems.is_empty() => {
                 let place = format!("{}: {archive}", place.url);
-                Error::Damaged { place, what: restored.problems.join("; ") }
+                Error::Damaged {
+                    place,
+                    what: format!("{}; {PUT_BACK}", restored.problems.join("; ")),
+                }
             }
             Ok(restored) if newest.as_ref().is_some_and(|it| restored.glsn.0 < it.base.glsn) => {
-                let what = format!("it was set back: it ends with GLSN {}", restored.glsn);
+                let what =
+                    format!("it was set back: it ends with GLSN {}; {PUT_BACK}", restored.glsn);
                 Error::Damaged { place: format!("{}: {archive}", place.url), what }
             }
             Ok(restored) => return Ok(Restored { glsn: restored.glsn, bytes: restored.bytes }),

@@ -98,8 +98,8 @@ impl Following {
             };
         }
         self.files.check_followed()?;
-        // A first member never leaves this state: it keeps the durable end, and writes the last
-        // word before word 0.
+        // A first member never leaves the words in one of these states, because it keeps the
+        // durable end, and writes the last word before word 0.
         let (last, first) = (self.table.word(LAST), self.table.word(MAGIC));
         let are_lost = (first == LAYOUT && last != LAYOUT)
             || (first == 0 && self.marks.durable().next == Glsn::NONE);
@@ -137,8 +137,8 @@ impl Following {
         Ok(self.marks.durable_glsn())
     }
 
-    /// Publishes this reader's values again, because the first member has initialized the words and
-    /// may not have kept its slot.
+    /// Publishes this reader's values again if its slot was cleared, which the first member does
+    /// when it does not recognize the words that it finds.
     fn republish(&self) {
         if self.table.slot < SLOTS
             && self.table.slot_word(self.table.slot, SlotWord::Pid).load(Ordering::SeqCst) == 0

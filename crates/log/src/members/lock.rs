@@ -137,9 +137,9 @@ impl MemberLock {
         Ok(if before == 0 { Got::Clean } else { Got::Abandoned })
     }
 
-    /// Calls `take`, which waits for this lock. After a timeout, calls it again if the lock has
-    /// changed hands meanwhile or its holder has reported that it works ([`MemberLock::report`]).
-    /// So a holder is reported as stalled only if neither happened, after up to twice the timeout.
+    /// Calls `take`, which waits for this lock, and repeats it after a timeout during which the
+    /// lock changed hands or its holder showed that it works ([`MemberLock::report`]). A holder
+    /// that hangs is thus noticed after at most two timeouts.
     pub(super) fn wait_for_working<T>(
         &self,
         take: impl Fn() -> Result<T, LogError>,
@@ -174,8 +174,8 @@ impl MemberLock {
         Ok(())
     }
 
-    /// Releases the lock for a process that may not write to the words. Waiters retry within a
-    /// millisecond.
+    /// Releases the lock, in a process that may not write to the words. No waiter is woken; each
+    /// tries again within a millisecond.
     pub(crate) fn release_unrecorded(&self) {
         self.file.unlock();
     }

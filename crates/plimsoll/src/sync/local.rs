@@ -44,8 +44,8 @@ impl Local {
         Ok(Self { ids: Ids::open(&db)?, db, closes: true })
     }
 
-    /// States of which the other store has all commits: of each line, the first commit that this
-    /// store has. It contains the rest of the line.
+    /// States whose commits the other store has, all of them: of each line, the state at the first
+    /// commit that this store has, because that commit contains the rest of the line.
     fn common(&self, haves: &Haves) -> Result<Vec<State>> {
         let (mut states, mut is_found) = (Vec::new(), false);
         for (id, begins) in &haves.commits {

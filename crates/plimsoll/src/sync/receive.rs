@@ -214,11 +214,11 @@ impl Receiver {
         Ok(())
     }
 
-    /// Forgets the temporary branches that are known. Deletes those that others have merged.
+    /// Forgets the known temporary branches. Deletes those whose commits another branch has merged.
     fn forget_lines(&mut self) -> Result<()> {
         let lines = std::mem::take(&mut self.side);
         if lines.values().any(|line| line.is_merged) {
-            // Others keep a merged chain only if its commits have ids.
+            // Without its branch, a merged chain is kept only if its commits have ids.
             self.settle()?;
         }
         for line in lines.values().filter(|line| line.is_merged) {
@@ -279,7 +279,7 @@ impl Receiver {
         for state in places {
             match self.fork(state) {
                 Err(Error::Trimmed { .. }) => {}
-                // Another transfer has deleted the leftover that had it.
+                // Another transfer has deleted the temporary branch that had the commit.
                 Err(Error::InvalidInput(InvalidInput::BranchDeleted)) => is_removed = true,
                 branch => return Ok((branch?, state)),
             }
@@ -361,7 +361,8 @@ impl Receiver {
             }
         }
         tx.note_span(&Span::prefix(BRANCHES, &line.branch.id().to_be_bytes()));
-        // A received commit may change no keys.
+        // A received commit may have no changes. This read makes the transaction conflict with such
+        // a commit, too.
         tx.note_read(&KeyBuffer::new(IDS, &last_key(line.branch.id()))?)?;
         Ok(tx)
     }
@@ -380,9 +381,9 @@ impl Receiver {
         tx.put_expiring(&key, value, None)
     }
 
-    /// Prepares a line for a transaction that merges `merged`: advances `at` of the line to the
-    /// newest moment, because the transaction reads the records of these chains, which may be newer
-    /// than the last commit of the line.
+    /// Prepares a line for a transaction that merges the chains of `merged`: sets `at` of the line
+    /// to the newest moment, because the transaction reads the registry's records of those chains,
+    /// which may be newer than the line's last commit.
     ///
     /// # Errors
     /// [`InvalidInput::BranchMoved`] if another commit changed the line; errors of
@@ -517,7 +518,8 @@ impl Receiver {
         Ok(Draft { sink, line, merged, lacks_parent: false })
     }
 
-    /// Commits a draft under the id that was computed from its contents.
+    /// Commits a draft as the commit `id`: the id that was computed from its contents, or that of a
+    /// boundary commit, which cannot be computed.
     ///
     /// # Errors
     /// [`InvalidInput::BranchMoved`] if another commit changed the branch; errors of commits.

@@ -27,7 +27,7 @@ pub(super) fn replace(db: &Db, from: &str, old: &Branch, at: Glsn) -> Result<()>
         if has_merge || Graph::new(&db.store, now).may_have_commits(old.id(), at, now)? {
             return Err(InvalidInput::BranchMoved { name: old.name().to_owned() }.into());
         }
-        // A received commit may change no keys.
+        // A received commit may have no changes, so also compare the id of the last one.
         let (space, last) = (space(&db.store), last_key(old.id()));
         let then = Snapshot::of(&db.store, Moment::Glsn(at))?.get(&space, &last)?;
         if tx.get(&space, &last)?.as_deref() != then.as_deref() {

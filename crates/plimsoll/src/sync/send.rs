@@ -227,8 +227,8 @@ impl Missing {
         Ok(())
     }
 
-    /// Fails if this store lacks a parent of one of the commits, so that only itself can receive
-    /// them again.
+    /// Fails if this store lacks a parent of one of the commits, because then only this store
+    /// itself can receive them, on another branch.
     ///
     /// # Errors
     /// [`InvalidInput::BelowBoundary`]; errors of reads.

@@ -34,8 +34,9 @@ impl Applier {
         self.must_load_records.load(Ordering::Acquire)
     }
 
-    /// Records that everything up to `last` is in the runs and counts as applied. Changes of the
-    /// store's own records in the skipped part were not seen, so all are loaded.
+    /// Records that the runs hold everything up to `last`, so that these entries count as applied
+    /// without having been read. They may have changed the store's own records, so all of those are
+    /// loaded again.
     pub(crate) fn passed(&self, held: &CommitLock<'_>, last: Glsn) {
         *lock(&self.to_load) = Touched::ALL;
         self.must_load_records.store(true, Ordering::Relaxed);
@@ -80,9 +81,9 @@ impl Applier {
         if applied.is_err() && apply.applied() >= from {
             hit(Border::CatchUpFailed);
         }
-        // Count everything before `next` as applied, because the last entries may belong to other
-        // streams. `apply` may be further: another thread without the lock may have read further
-        // entries in the meantime.
+        // Everything before `next` counts as applied: the entries after the last commit belong to
+        // other streams. `apply` may be beyond `next`, because a thread that does not hold the
+        // commit lock may have read more entries since.
         let last =
             if applied.is_ok() { Glsn(next.0 - 1).max(apply.applied()) } else { apply.applied() };
         self.sequencer.took_in(held, last);

@@ -358,7 +358,11 @@ impl Committer {
         catch_up().map_err(|error| match self.reader.check_open() {
             Err(closed) => closed,
             Ok(()) if matches!(error, Error::Behind { .. }) => error,
-            Ok(()) => Error::Behind { cause: error.to_string() },
+            Ok(()) => Error::Behind {
+                cause: format!(
+                    "{error}; once that is corrected, read again in a new snapshot or transaction"
+                ),
+            },
         })
     }
 
@@ -401,7 +405,10 @@ impl Committer {
 /// Fails if `taken_in`, the last GLSN applied, does not reach the snapshot.
 fn reaches(taken_in: Glsn, at: Glsn) -> Result<()> {
     let cause = || {
-        format!("the log after GLSN {taken_in} is missing, so a read as of GLSN {at} is impossible")
+        format!(
+            "the log after GLSN {taken_in} is missing, so a read as of GLSN {at} is impossible; \
+             read again in a new snapshot or transaction"
+        )
     };
     if taken_in >= at { Ok(()) } else { Err(Error::Behind { cause: cause() }) }
 }
@@ -487,7 +494,8 @@ mod tests {
         let of = |error: Error| store.committer.caught_up(|| Err(error)).unwrap_err().to_string();
         let once = of(Error::corrupt("a page"));
         assert!(once.contains("could not be applied"), "{once}");
-        assert_eq!(of(Error::Behind { cause: Error::corrupt("a page").to_string() }), once);
+        let (_, cause) = once.split_once(": ").unwrap();
+        assert_eq!(of(Error::Behind { cause: cause.to_owned() }), once);
     }
 
     #[test]

@@ -47,12 +47,14 @@ use crate::txn::sequencer::CommitLock;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::lock::lock;
 
-/// The time at which the end of the order was reached, before it was.
+/// The value of `checked_nanos` until the end of the order is reached for the first time.
 const NEVER: u64 = u64::MAX;
 
-/// Replicas make a commit of an idle store at times that differ by this much, so that the others
-/// have applied it before they would make it; and the number of such times.
+/// The difference between the times at which two replicas make a commit of an idle store. It lets
+/// the later one apply the commit of the earlier one, so that it need not make its own.
 const IDLE_DELAY_MICROS: u64 = 60_000_000;
+
+/// The number of different times at which replicas make such a commit.
 const IDLE_DELAYS: u16 = 32;
 
 /// The copies of a batch that are in memory at once while it is appended. While it is built, it
@@ -75,16 +77,18 @@ pub(crate) struct Replica {
     /// Where everything applied ends. Changed under `walk` and the commit lock.
     place: Mutex<Place>,
     saving: Saving,
-    /// A read first reads the order if that was not done for so long; `None`: never.
+    /// A read first reads the order if its end was last reached longer ago than this; `None`: no
+    /// read does.
     max_staleness: Option<Duration>,
     /// When the end of the order was last reached, in nanoseconds; or [`NEVER`].
     checked_nanos: AtomicU64,
-    /// Differs in all openings, and a number that differs in all batches of this one.
+    /// A random number of this opening. With the number of a batch, it is the batch's nonce.
     nonce: u128,
+    /// The number of batches that this opening has begun.
     batches: AtomicU64,
     /// How long an append takes, as batches tell other replicas.
     append_micros: AtomicU32,
-    /// The last position applied here whose batch is of this replica, but of another opening.
+    /// The last position applied here whose batch another opening of this replica has appended.
     own_elsewhere: AtomicU64,
     /// Bytes of batches of others since the log was last freed, and the size of its segments.
     unfreed_bytes: AtomicU64,

@@ -170,8 +170,8 @@ pub enum Error {
         /// The commit that wrote it.
         glsn: Glsn,
     },
-    /// The index was not made from this log, or the order of a replica has another history than
-    /// its log.
+    /// The index was not made from this log, the store is not the one that a copy of its files
+    /// began with, or the order of a replica has another history than its log.
     #[error("{message}")]
     Forked {
         /// The entry at which they differ, if known.
@@ -185,13 +185,13 @@ pub enum Error {
         /// The first failure.
         cause: String,
     },
-    /// Commits of other processes could not be applied, so a read would not return the newest
-    /// state: retry in a new snapshot or transaction. A snapshot that was opened meanwhile can
-    /// never be read. Or the store could not be opened, because other processes kept changing its
-    /// log: open it again.
-    #[error("commits of other processes could not be applied: {cause}; try again")]
+    /// Commits of other processes or replicas could not be applied, so a read would not return the
+    /// newest state: retry in a new snapshot or transaction. A snapshot that was opened meanwhile
+    /// can never be read. Or the store could not be opened, because other processes kept changing
+    /// its log: open it again.
+    #[error("commits of other processes or replicas could not be applied: {cause}")]
     Behind {
-        /// Why they could not be applied.
+        /// Why they could not be applied, and the remedy.
         cause: String,
     },
     /// Another process that has the store open holds a lock that all of them need, and does not
@@ -213,8 +213,8 @@ pub enum Error {
     /// The order of a replica ([`Options::order`](crate::Options::order)) cannot be reached. The
     /// commit was not made: make it again later. Reads continue.
     #[error(
-        "the order of this replica has been unavailable since {}: {cause}; the commit was not \
-         made, try again later (reads continue)",
+        "the order of this replica has been unavailable since {}: {cause}; nothing was committed, \
+         try again later",
         show_time(*since)
     )]
     Unavailable {
@@ -351,7 +351,8 @@ impl Error {
             LogError::Forked { glsn, .. } => Self::Forked { glsn: Some(glsn), message },
             LogError::Poisoned { cause } => Self::Poisoned { cause },
             LogError::Unsettled => {
-                Self::Behind { cause: "other processes keep changing the log".to_owned() }
+                let cause = "other processes keep changing the log; open the store again";
+                Self::Behind { cause: cause.to_owned() }
             }
             LogError::Format { message } => Self::format(message),
             LogError::ReadOnly => Self::ReadOnly,

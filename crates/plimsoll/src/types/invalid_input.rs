@@ -53,7 +53,10 @@ pub enum InvalidInput {
     #[error("the range to delete is empty: its end must be after its beginning")]
     EmptyRange,
     /// A store with an order cannot be shared with other processes.
-    #[error("a store with an order cannot be shared: open it in one process, without `shared`")]
+    #[error(
+        "a replica (a store that is opened with `order`) cannot be shared: open it in one process, \
+         without `shared`"
+    )]
     OrderOfSharedStore,
     /// A store with an order cannot be opened read-only.
     #[error(
@@ -63,7 +66,8 @@ pub enum InvalidInput {
     OrderOfReader,
     /// The segments of a store with an order are too small.
     #[error(
-        "segments of {bytes} bytes are too small for a store with an order; use at least 2 MiB"
+        "segments of {bytes} bytes are too small for a replica (a store that is opened with \
+         `order`); use at least 2 MiB"
     )]
     SegmentSizeWithOrder {
         /// The requested size.
@@ -72,7 +76,8 @@ pub enum InvalidInput {
     /// The store is a replica, and was opened for writing without its order.
     #[error(
         "{}: the commits of this store are ordered outside of it; open it with its order \
-         (Options::order), or read-only",
+         (Options::order; if it is a member of a cluster, plimsoll_replica::open_member, in Python \
+         `cluster=`), or read-only",
         path.display()
     )]
     OrderIsMissing {
@@ -93,7 +98,10 @@ pub enum InvalidInput {
         limit: Duration,
     },
     /// The order gives each commit its time.
-    #[error("the time of the log cannot be restarted in a store with an order")]
+    #[error(
+        "the time of the log cannot be restarted in a replica, because the order gives each commit \
+         its time"
+    )]
     RestartOfOrderedTime,
     /// The value is too long.
     #[error(
@@ -321,8 +329,9 @@ pub enum InvalidInput {
     },
     /// The memory budget of this process is its share of the total of all members.
     #[error(
-        "the memory budget of this process is its share of the {total_bytes} bytes ({} MiB) of all \
-         processes that have the store open; open it with another total",
+        "the memory budget of this process cannot be set, because it is a share of the \
+         {total_bytes} bytes ({} MiB) of all processes that have the store open; open the store \
+         with another total (Options::memory_total)",
         total_bytes >> 20
     )]
     MemoryIsShared {
@@ -579,7 +588,7 @@ pub enum InvalidInput {
     },
     /// The commit was made on a branch whose commits the reverted branch does not have.
     #[error(
-        "GLSN {glsn} is a commit on {}, which branch {branch:?} does not contain; {}",
+        "branch {branch:?} does not contain GLSN {glsn}, a commit on {}; {}",
         show_branch(made_on.as_deref()),
         made_on.as_ref().map_or_else(
             || "to undo what a merge brought, revert the commit of the merge".to_owned(),

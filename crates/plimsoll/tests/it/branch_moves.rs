@@ -107,7 +107,7 @@ fn a_commit_of_another_branch_is_refused_with_its_name() {
         wanted.to_string()
     };
     let text = refused(&db.main(), on_draft, Some("draft"));
-    let wanted = "is a commit on branch \"draft\", which branch \"main\" does not contain";
+    let wanted = "branch \"main\" does not contain GLSN";
     assert!(text.contains(wanted), "{text}");
     refused(&db.main(), on_child, Some("child"));
     refused(&draft, on_main, Some("main"));

@@ -85,7 +85,7 @@ pub struct FileScan<'a> {
     record_at: u32,
     record: EntryMeta,
     body_bytes: u32,
-    /// Checksum of its first fragment.
+    /// Checksum of the record's first fragment.
     head: u64,
     /// The block that `fragment_end` belongs to.
     fragment_block: u64,

@@ -453,11 +453,16 @@ fn check_position(store: &Engine, after: LogPosition) -> Result<()> {
         found => {
             let message = match found {
                 None if after.glsn >= bounds.next => format!(
-                    "the log ends with GLSN {}, before GLSN {}",
+                    "the log of this store ends with GLSN {}, but the copy to be continued ends \
+                     with GLSN {}; use the store that was copied, or begin a new copy",
                     bounds.next.0 - 1,
                     after.glsn
                 ),
-                _ => format!("the history of the log up to GLSN {} differs", after.glsn),
+                _ => format!(
+                    "the log of this store and the copy to be continued have different histories \
+                     up to GLSN {}; use the store that was copied, or begin a new copy",
+                    after.glsn
+                ),
             };
             Err(Error::Forked { glsn: Some(after.glsn), message })
         }

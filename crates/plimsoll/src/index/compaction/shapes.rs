@@ -83,9 +83,9 @@ pub(super) fn row_bytes(runs: &[Arc<Run>]) -> u64 {
 /// The gain of merging the first of these runs with all others, down to the oldest, if a deletion
 /// hides a row of `row_bytes`, and `expired` values of a table may be dropped.
 fn clearance(runs: &[Arc<Run>], row_bytes: u64, expired: &dyn Fn(&TableInfo) -> u64) -> Clearance {
-    let is_mostly_deleted = |info: &&TableInfo| info.is_worth_rewriting(expired(info));
+    let is_worth_it = |info: &&TableInfo| info.is_worth_rewriting(expired(info));
     let cleared = |info: &TableInfo| info.bytes() + info.deletions * row_bytes;
-    let cleared_bytes = runs[0].infos().filter(is_mostly_deleted).map(cleared).sum();
+    let cleared_bytes = runs[0].infos().filter(is_worth_it).map(cleared).sum();
     if cleared_bytes == 0 {
         return Clearance::default();
     }

@@ -58,11 +58,12 @@ pub(crate) struct RunShape {
     pub(crate) fused: bool,
 }
 
-/// Gain and cost of a merge of a run with all older ones. Zero if none of its tables consists
-/// mostly of deletions.
+/// Gain and cost of a merge of a run with all older ones. Zero if none of the run's tables consists
+/// mostly of deletions and expired values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clearance {
-    /// Bytes of its tables that consist mostly of deletions, plus the rows that these hide.
+    /// Bytes of the run's tables that consist mostly of deletions and expired values, plus the rows
+    /// that the deletions hide.
     pub(crate) cleared_bytes: u64,
     /// Bytes of the tables that are rewritten.
     pub(crate) rewritten_bytes: u64,

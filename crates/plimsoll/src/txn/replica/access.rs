@@ -26,7 +26,7 @@ pub(crate) struct Access {
     pub(crate) order: Arc<dyn Order>,
     pub(crate) clock: Arc<dyn Clock>,
     timeout: Duration,
-    /// The time since which the order is not available, in microseconds.
+    /// The time since which the order has been unavailable, in microseconds; `None` if it is not.
     since: Mutex<Option<u64>>,
 }
 
@@ -113,7 +113,8 @@ impl Access {
     /// The error of a commit whose blob file was replaced by one of an earlier commit.
     pub(crate) fn replaced(&self, blob: BlobId) -> Error {
         let cause = format!(
-            "an earlier commit of this replica, whose disk was set back, has the blob file {}",
+            "the disk of this replica was set back, and one of its earlier commits has replaced \
+             the blob file {} of this commit",
             blob.file_name()
         );
         Error::Unavailable { since: of_micros(self.clock.wall_micros()), cause }
@@ -146,11 +147,15 @@ impl Access {
             OrderError::Unavailable(cause) | OrderError::InDoubt(cause) => self.unavailable(cause),
             OrderError::Trimmed { first } => Error::Behind {
                 cause: format!(
-                    "the order begins at position {first}, but this store needs position \
-                     {position}; close it and open it again as a member of its cluster, which \
-                     restores it, or make this replica anew from a copy of another one"
+                    "the order was trimmed and now begins at position {first}, but this store \
+                     needs position {position}; close the store and open it again as a member of \
+                     its cluster, which restores it, or make this replica anew from a copy of \
+                     another one"
                 ),
             },
+            OrderError::Corrupt(what) if position == 0 => {
+                Error::corrupt(format!("the order has damaged data: {what}"))
+            }
             OrderError::Corrupt(what) => Error::corrupt(format!(
                 "the order returned damaged data at position {position}: {what}"
             )),
@@ -211,7 +216,7 @@ impl Access {
                     self.is_available();
                     return Ok(Placed::Own { begun });
                 }
-                // It may be this batch, which an earlier try has appended.
+                // The batch there may be this one, appended by an earlier try.
                 Ok(Appended::Taken) => match self.order.read(position) {
                     Ok(Some(found)) if found == batch => {
                         self.is_available();
@@ -224,11 +229,11 @@ impl Access {
                             self.is_available();
                             return Ok(Placed::Other(found));
                         }
-                        let what = format!("its batch at position {position} is damaged");
-                        OrderError::InDoubt(what)
+                        let what = "the order returns a damaged batch at this position";
+                        OrderError::InDoubt(what.to_owned())
                     }
                     Ok(None) => {
-                        let what = "it refuses a batch although it has none at the position";
+                        let what = "the order refuses a batch at this position, but has none there";
                         OrderError::InDoubt(what.to_owned())
                     }
                     Err(_) if !in_doubt => return Ok(Placed::Other(None)),

@@ -78,6 +78,10 @@ pub(crate) enum Refusal {
     Newer(u32),
 }
 
+/// The end of the message if the order has another history than the store.
+pub(crate) const FORK_ADVICE: &str = "; commits are refused, reads go on; for the remedy, see \
+     \"An order that is wrong\" in docs/explanation/replicas.md";
+
 impl Refusal {
     /// The error that names the position.
     pub(crate) fn at(self, position: u64) -> Error {
@@ -90,7 +94,7 @@ impl Refusal {
                 glsn: None,
                 message: format!(
                     "the batch at position {position} of the order is not of this store's history: \
-                     {what}; commits are refused, reads go on"
+                     {what}{FORK_ADVICE}"
                 ),
             },
             Self::Newer(version) => Error::format(format!(

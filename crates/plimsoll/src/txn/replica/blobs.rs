@@ -124,8 +124,8 @@ impl Replica {
                 glsn: None,
                 message: format!(
                     "the batch at position {position} of the order names the blob file {}, but \
-                     this replica has another file of that name; two replicas were made from one \
-                     folder with the file `{}`; remove it from one of them",
+                     this replica has another file of that name: two replicas were made by copying \
+                     one folder with its file `{}`; remove that file from one of the two folders",
                     id.file_name(),
                     PLACE_FILE
                 ),

@@ -181,7 +181,7 @@ impl Sending<'_> {
 
 impl Drop for Sending<'_> {
     fn drop(&mut self) {
-        // Unless it is known already: the thread panicked.
+        // This has no effect if the outcome is set already. If it is not, the thread panicked.
         let cause = "the thread that appended the commit to the order panicked".to_owned();
         self.slot.set(Outcome::Failed(Error::Poisoned { cause }));
         self.group.state().is_sending = false;

@@ -63,8 +63,9 @@ impl Joining {
         match begin {
             Some(batch) if batch.head.first == Glsn::FIRST => Ok(batch.head.order_id),
             _ => Err(Error::Behind {
-                cause: "the order does not have the beginning of its history; make this replica \
-                        from a copy of another one, or of the store with which the order began"
+                cause: "the order does not contain the whole store, because it was trimmed, or \
+                        began with a store that had commits; make this replica from a copy of \
+                        another one, or of the store with which the order began"
                     .to_owned(),
             }),
         }
@@ -110,7 +111,9 @@ impl Joining {
     fn first_place(&self, log: &FileLog) -> Result<Place> {
         let forked = |what: String| Error::Forked {
             glsn: None,
-            message: format!("the order is not that of this store: {what}"),
+            message: format!(
+                "the order is not that of this store: {what}; open the store with its own order"
+            ),
         };
         let next = log.bounds().next;
         let last = Glsn(next.0 - 1);
@@ -240,7 +243,7 @@ impl Replica {
             self.claim_number()?;
             return self.save_place(true);
         }
-        // Otherwise the next commit, or read that must not be stale, gets the error.
+        // An error is ignored: the next commit, or the next read that must not be stale, gets it.
         let _ = self.catch_up_by(&mut lock(&self.walk), Deadline::PASSED);
         Ok(())
     }

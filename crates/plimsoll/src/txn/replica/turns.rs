@@ -58,9 +58,10 @@ pub(super) struct Turns {
     other_nanos: Option<u64>,
     /// When the last batch of this replica was appended.
     own_nanos: Option<u64>,
-    /// The longest time of an append that a batch has told, and when it did last.
+    /// The longest time of an append that a batch has stated, and when a batch last did so.
     slowest: Option<(u64, u64)>,
-    /// Windows that this replica has left while it appended alone, and when it did last.
+    /// The number of windows that this replica has left while it appended alone, and the time of
+    /// the last one.
     windows: u64,
     window_nanos: u64,
 }
@@ -104,7 +105,7 @@ impl Turns {
     /// The pause before an append at `position`, if there is one.
     pub(super) fn pause(&mut self, now: u64, position: u64) -> Option<Pause> {
         let since = |then: Option<u64>| then.map_or(u64::MAX, |then| now.saturating_sub(then));
-        // The others had this time already.
+        // Time in which no replica has appended counts as a part of the pause.
         let idle = since(self.own_nanos.max(self.other_nanos));
         let step = 2 * self.append_nanos;
         let pause = |nanos: u64| {
@@ -180,7 +181,7 @@ mod tests {
         assert_eq!([15, 16, 32].map(|at| pause(&mut turns, 30 * MS, at)), [0, 240, 240]);
         turns.note_other(6000 * MS, 10_000);
         assert_eq!(pause(&mut turns, 6000 * MS, 16), 0, "it does not append any more");
-        // The one whose appends take long does not pause.
+        // The replica whose own appends take longer does not pause.
         let mut turns = Turns::default();
         turns.note_own(0, 60 * MS);
         turns.note_other(70 * MS, 10_000);

@@ -15,7 +15,7 @@ use plimsoll_memory::budget::Kind;
 use crate::txn::apply::When;
 use crate::txn::replica::Replica;
 use crate::txn::replica::access::{Deadline, Placed};
-use crate::txn::replica::batch::{Batch, BatchBuilder, Head, Record, Refusal};
+use crate::txn::replica::batch::{Batch, BatchBuilder, FORK_ADVICE, Head, Record, Refusal};
 use crate::txn::replica::place::Place;
 use crate::txn::replica::turns::{Pause, Turns};
 use crate::types::error::{Error, Lift, Result};
@@ -167,7 +167,7 @@ impl Replica {
             glsn: Some(place.glsn.next()),
             message: format!(
                 "the order ends at position {} with GLSN {}, but the log of this store ends with \
-                 GLSN {}; commits are refused, reads go on",
+                 GLSN {}{FORK_ADVICE}",
                 place.position,
                 place.glsn,
                 next.0 - 1
@@ -192,7 +192,8 @@ impl Replica {
                 None
             }
             Placed::Other(Some(other)) => Some(other),
-            // The answer may have been that to an earlier try, by the order itself, of this batch.
+            // The batch there may be this one: the order may have tried to append it twice, and
+            // answered for the second try.
             Placed::Other(None) => match self.access.read(position, deadline)? {
                 Some(found) if bytes.ends_with(&found.hash) => None,
                 Some(found) => Some(found),
@@ -219,7 +220,7 @@ impl Replica {
             walk.stopped.get_or_insert_with(|| Error::Poisoned {
                 cause: format!(
                     "nothing was made: this replica could not apply an earlier commit of its own, \
-                     which is batch {position} of the order: {error}; open it again"
+                     which is batch {position} of the order: {error}"
                 ),
             });
             Error::Poisoned { cause }
@@ -262,7 +263,7 @@ impl Replica {
                 return Ok(true);
             }
             clock.sleep(Duration::from_nanos(left.min(step)));
-            // An error is that of the append.
+            // An error is ignored here: the append will get it, too.
             if left > step && matches!(self.access.order.read(position), Ok(Some(_))) {
                 return Ok(false);
             }
@@ -366,7 +367,10 @@ impl Replica {
             }
             let place = *lock(&self.place);
             let Some(number) = place.replicas.checked_add(1) else {
-                return Err(Error::format("all 65,535 numbers of replicas of the order are used"));
+                return Err(Error::format(
+                    "no replica can join this order, because all of its 65,535 replica numbers are \
+                     used; begin a new order with one of the stores",
+                ));
             };
             let head = Head { replica: number, replicas: number, ..self.head_after(&place) };
             let bytes = BatchBuilder::new(&head).finish();

@@ -154,8 +154,9 @@ impl Follower {
                 Error::Behind {
                     cause: format!(
                         "the log was trimmed below GLSN {first}, but this process has applied only \
-                         the entries before GLSN {asked}; the log is retained only for processes \
-                         that may write to the store's folder, and only while the store is shared"
+                         the entries before GLSN {asked}; open the store again (the log is \
+                         retained only for processes that may write to the store's folder, and \
+                         only while the store is shared)"
                     ),
                 }
             }
