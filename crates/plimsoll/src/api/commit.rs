@@ -472,6 +472,8 @@ pub struct Change {
     expiry: Option<Expiry>,
     /// The end of the deleted range, which begins at `key`; `None` if a single key changed.
     range_end: Option<Bound<Vec<u8>>>,
+    /// Whether no commit made the change: the value has expired.
+    is_expiry: bool,
 }
 
 impl Change {
@@ -495,15 +497,40 @@ impl Change {
             written: OwnedStored::new(written),
             expiry: written.expiry(),
             range_end,
+            is_expiry: false,
         }
     }
 
-    /// The commit's GLSN.
+    /// The expiry of a value on main that the commit `put_by` has put.
+    pub(crate) fn expired(
+        store: &Arc<Engine>,
+        space: u32,
+        key: &[u8],
+        put_by: Glsn,
+        expiry: Option<Expiry>,
+    ) -> Self {
+        Self {
+            store: Arc::clone(store),
+            glsn: put_by,
+            micros: expiry.map_or(0, Expiry::micros),
+            space,
+            chain: MAIN_CHAIN,
+            branch: None,
+            keyspace: store.reader.keyspaces.name(space),
+            key: key.to_vec(),
+            written: OwnedStored::new(Stored::Deleted),
+            expiry,
+            range_end: None,
+            is_expiry: true,
+        }
+    }
+
+    /// The commit's GLSN; of an expiry, that of the commit that put the value.
     pub fn glsn(&self) -> Glsn {
         self.glsn
     }
 
-    /// Time of the commit.
+    /// Time of the commit, or of the expiry.
     pub fn time(&self) -> SystemTime {
         of_micros(self.micros)
     }
@@ -532,9 +559,15 @@ impl Change {
         Some((Bound::Included(&self.key), end.as_ref().map(Vec::as_slice)))
     }
 
-    /// Whether the key, or the range, was deleted.
+    /// Whether the key, or the range, was deleted, or the key's value has expired.
     pub fn is_delete(&self) -> bool {
         self.stored() == Stored::Deleted
+    }
+
+    /// Whether the key has no value any more because it has expired. Only
+    /// [`WatchEvents`](crate::WatchEvents) return such changes.
+    pub fn is_expiry(&self) -> bool {
+        self.is_expiry
     }
 
     /// When the value expires, according to the commit; `None` if it does not.

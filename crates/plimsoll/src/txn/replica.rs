@@ -387,6 +387,12 @@ impl Peers for Replica {
         }
     }
 
+    // A commit of another replica, or one that waits for the order, may get an earlier time.
+    fn ordered_between_commits(&self) -> Result<Glsn> {
+        let _held = self.applier.sequencer.lock()?;
+        Ok(Glsn(self.applier.log.bounds().next.0 - 1))
+    }
+
     fn append(&self, draft: &Draft<'_>) -> Result<Ticket> {
         let ticket = self.order_item(Item::Entries(draft), self.access.deadline())?;
         Ok(ticket.expect("entries always change something"))
