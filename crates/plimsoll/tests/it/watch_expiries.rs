@@ -145,7 +145,7 @@ fn a_dropped_keyspace_reports_nothing() {
     world.put("a", "1", 10);
     let mut events = watch(&world);
     assert!(seen(&mut events).is_empty());
-    world.db.drop_keyspace("rows").unwrap();
+    world.db.drop_keyspace(&world.space).unwrap();
     world.pass(20);
     assert!(seen(&mut events).iter().all(|event| !event.starts_with('!')));
 }
@@ -224,8 +224,8 @@ fn values_put_by_another_process_are_reported() {
     clock.advance(SECOND * 6);
     // It drops what has expired.
     two.put(&rows, "c", "").unwrap();
-    two.flush().unwrap();
-    let _ = two.compact();
+    one.flush().unwrap();
+    one.compact().unwrap();
     assert_eq!(seen(&mut events), ["+b", "!a", "+c"]);
     drop(events);
     one.close().unwrap();
@@ -350,14 +350,14 @@ fn a_full_budget_is_an_error_and_nothing_is_lost() {
     world.db.put(&world.space, "c", "").unwrap();
     let (mut got, mut failures) = (Vec::new(), 0);
     for nth in (0..60).rev() {
-        world.db.refuse_after(nth);
+        world.db.refuse_after(nth, 1);
         match events.next_timeout(Duration::ZERO) {
             Ok(event) => got.extend(event.as_ref().map(show)),
             Err(Error::OutOfBudget { .. }) => failures += 1,
             Err(error) => panic!("{error:?}"),
         }
     }
-    world.db.refuse_after(u64::MAX);
+    world.db.refuse_after(u64::MAX, 0);
     got.extend(seen(&mut events));
     assert_eq!(got, ["!a", "!b", "+c"], "{failures}");
 }
