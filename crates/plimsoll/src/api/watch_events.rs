@@ -1,8 +1,8 @@
 //! A watch that also reports when values expire.
 //!
-//! A bounded window holds the expiries that come next ([`window`]). Commits that the feed passes add
-//! their expiries. When the window is empty, one scan of the watched keys fills it again, with the
-//! state as of the last commit that the feed has passed. An entry becomes stale if its value is
+//! A bounded window holds the expiries that come next ([`window`]). Commits that the feed passes
+//! add their expiries. When the window is empty, one scan of the watched keys fills it again, with
+//! the state as of the last commit that the feed has passed. An entry becomes stale if its value is
 //! replaced or deleted; a point read in that state detects this when the entry is due.
 //!
 //! Invariant: the feed retains the state as of the last commit that it has passed, and every later
@@ -83,9 +83,9 @@ pub enum WatchEvent {
 /// The store retains the versions that were current at the last event until the watch is polled
 /// again. So drop a watch that is not polled.
 ///
-/// If the clock is set back, or is behind in another process, a commit may have an earlier time than
-/// an expiry that was reported before it. The value is then readable again until the clock reaches
-/// its expiry. This expiry is not reported a second time.
+/// If the clock is set back, or is behind in another process, a commit may have an earlier time
+/// than an expiry that was reported before it. The value is then readable again until the clock
+/// reaches its expiry. This expiry is not reported a second time.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -99,7 +99,9 @@ pub enum WatchEvent {
 /// let event = events.next_timeout(Duration::from_secs(10))?;
 /// assert!(matches!(event, Some(WatchEvent::Commit(commit)) if commit.glsn() == put));
 /// match events.next_timeout(Duration::from_secs(10))? {
-///     Some(WatchEvent::Expiry(change)) => assert_eq!((change.key(), change.glsn()), (&b"1234"[..], put)),
+///     Some(WatchEvent::Expiry(change)) => {
+///         assert_eq!((change.key(), change.glsn()), (&b"1234"[..], put));
+///     }
 ///     other => panic!("{other:?}"),
 /// }
 /// # Ok(())
@@ -207,6 +209,8 @@ impl WatchEvents {
     /// The next commit or expiry, without waiting.
     fn find_next(&mut self) -> Result<Option<WatchEvent>> {
         self.is_unsettled = false;
+        // The clock may have been set back.
+        self.settled_micros = self.settled_micros.min(self.store().reader.log.now_micros());
         loop {
             if self.pending.is_none() {
                 if let Some(expired) = self.take_expired(self.settled_micros)? {

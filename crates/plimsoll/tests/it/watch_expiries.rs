@@ -287,6 +287,7 @@ fn a_clock_that_is_set_back_repeats_no_expiry_and_loses_none() {
     for number in 0..10 {
         world.put(&format!("b{number}"), "", 20 + number);
     }
+    assert!(seen(&mut events).iter().all(|event| event.starts_with("+b")), "they are not due");
     world.pass(50);
     let expired = seen(&mut events).into_iter().filter(|event| event.starts_with('!'));
     let wanted: Vec<_> = (0..10).map(|number| format!("!b{number}")).collect();
