@@ -32,7 +32,7 @@ use crate::read::open_moments::OpenMoment;
 use crate::read::point::find;
 use crate::read::span::Span;
 use crate::types::as_of::AsOf;
-use crate::types::error::Result;
+use crate::types::error::{Error, Result};
 use crate::types::expiry::Expiry;
 use crate::types::index_key::{IndexKey, KeyBuffer};
 use crate::types::times::to_micros;
@@ -77,7 +77,7 @@ pub enum WatchEvent {
 /// later does not report expiries that passed in between. To find these, compare with a snapshot.
 ///
 /// It uses up to 1 MiB of the memory budget for the expiries that come next, less if memory is
-/// short, and 64 KiB at least. It reads the keys of the prefix when it begins, and again when the
+/// short, and 72 KiB at least. It reads the keys of the prefix when it begins, and again when the
 /// expiries in its memory have passed, unless it has them all.
 ///
 /// The store retains the versions that were current at the last event until the watch is polled
@@ -85,7 +85,10 @@ pub enum WatchEvent {
 ///
 /// If the clock is set back, or is behind in another process, a commit may have an earlier time
 /// than an expiry that was reported before it. The value is then readable again until the clock
-/// reaches its expiry. This expiry is not reported a second time.
+/// reaches its expiry. This expiry is not reported a second time. In a cluster the same holds for a
+/// commit of another member that arrives later.
+///
+/// A value whose expiry has passed when it is put is reported right after its commit.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -128,16 +131,27 @@ pub struct WatchEvents {
     is_unsettled: bool,
 }
 
-/// Every expiry before `below` of a value that was put up to the commit `upto` was reported, or had
-/// passed before the feed was created.
-struct Reported {
-    below: Place,
-    upto: Glsn,
-}
+/// Steps of [`Reported`] at most.
+const REPORTED_MAX: usize = 4;
+
+/// Steps `(below, upto)`: every expiry before `below` of a value that was put up to the commit
+/// `upto` was reported, or had passed before the feed was created. From step to step `below` falls
+/// and `upto` rises. There is more than one after a commit that put a value whose expiry had passed.
+struct Reported(Vec<(Place, Glsn)>);
 
 impl Reported {
     fn has(&self, place: &Place, put_by: Glsn) -> bool {
-        *place < self.below && put_by <= self.upto
+        self.0.iter().any(|(below, upto)| place < below && put_by <= *upto)
+    }
+
+    /// Notes that the first expiry of the state after the commit `upto` was reported.
+    fn note(&mut self, place: &Place, upto: Glsn) {
+        let below = place.next();
+        while self.0.pop_if(|(last, _)| *last <= below).is_some() {}
+        if self.0.len() == REPORTED_MAX {
+            self.0.remove(0);
+        }
+        self.0.push((below, upto));
     }
 }
 
@@ -160,7 +174,7 @@ impl WatchEvents {
             floor,
             passed: 0,
             window,
-            reported: Reported { below: first, upto: base },
+            reported: Reported(vec![(first, base)]),
             pending: None,
             settled_micros: 0,
             is_unsettled: false,
@@ -172,8 +186,9 @@ impl WatchEvents {
     ///
     /// # Errors
     /// As for [`Commits::next_timeout`]. Memory for a scan may be short:
-    /// [`Error::OutOfBudget`](crate::Error::OutOfBudget). After an error the next call continues,
-    /// and no event is lost.
+    /// [`Error::OutOfBudget`](crate::Error::OutOfBudget). After such an error the next call
+    /// continues, and no event is lost. After [`Error::Trimmed`](crate::Error::Trimmed), create a
+    /// new watch.
     pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<WatchEvent>> {
         Position::poll_within(self, timeout)
     }
@@ -220,6 +235,9 @@ impl WatchEvents {
                 self.pending = self.commits.next_before(end)?;
             }
             let Some(commit) = &self.pending else {
+                if let Some(expired) = self.take_passed()? {
+                    return Ok(Some(WatchEvent::Expiry(expired)));
+                }
                 self.move_floor()?;
                 if self.settle()? {
                     continue;
@@ -228,6 +246,8 @@ impl WatchEvents {
             };
             let is_old = commit.glsn() <= self.base;
             let micros = to_micros(commit.time());
+            // Commits that follow may have earlier times than were expected.
+            self.settled_micros = self.settled_micros.min(micros);
             if !is_old && let Some(expired) = self.take_expired(micros)? {
                 return Ok(Some(WatchEvent::Expiry(expired)));
             }
@@ -258,6 +278,18 @@ impl WatchEvents {
         Ok(())
     }
 
+    /// Takes the first expiry up to the time of the last commit that the feed has passed. Called
+    /// before the floor moves there: merges judge by the time of the retained commit, and drop what
+    /// has expired by then.
+    fn take_passed(&mut self) -> Result<Option<Change>> {
+        let at = self.state_at();
+        if at <= self.floor.at() {
+            return Ok(None);
+        }
+        let passed = self.store().committer.as_of_past(at)?.micros();
+        self.take_expired(passed)
+    }
+
     /// Moves the retained state on to the last commit that the feed has passed.
     fn move_floor(&mut self) -> Result<()> {
         self.passed = 0;
@@ -279,8 +311,12 @@ impl WatchEvents {
         if self.window.next_micros().is_none_or(|next| next > now) {
             return Ok(false);
         }
-        let ordered = self.store().committer.ordered_between_commits()?;
-        self.is_unsettled = ordered >= self.commits.position();
+        self.is_unsettled = match self.store().committer.ordered_between_commits() {
+            Ok(ordered) => ordered >= self.commits.position(),
+            // Another process is stopped while it orders a commit.
+            Err(Error::Stalled { .. }) => true,
+            Err(error) => return Err(error),
+        };
         if !self.is_unsettled {
             self.settled_micros = self.settled_micros.max(now);
         }
@@ -307,9 +343,7 @@ impl WatchEvents {
             };
             let keyspace = self.keyspace();
             let change = Change::expired(self.store(), keyspace, &place.key, put_by, expiry);
-            if place >= self.reported.below {
-                self.reported = Reported { below: place.next(), upto: self.state_at() };
-            }
+            self.reported.note(&place, self.state_at());
             self.window.shrink();
             return Ok(Some(change));
         }

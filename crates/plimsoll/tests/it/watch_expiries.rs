@@ -362,3 +362,75 @@ fn a_full_budget_is_an_error_and_nothing_is_lost() {
     got.extend(seen(&mut events));
     assert_eq!(got, ["!a", "!b", "+c"], "{failures}");
 }
+
+#[test]
+fn a_merge_behind_a_commit_elsewhere_takes_no_expiry_from_a_slow_reader() {
+    let world = world();
+    let other = world.db.keyspace("other").unwrap();
+    world.db.set_retention(&world.space, Retention::Latest).unwrap();
+    world.put("a", "1", 10);
+    world.put("b", "1", 11);
+    let mut events = watch(&world);
+    assert!(seen(&mut events).is_empty());
+    world.pass(20);
+    world.db.put(&other, "x", "").unwrap();
+    assert_eq!(show(&events.next().unwrap().unwrap()), "!a");
+    world.db.flush().unwrap();
+    world.db.compact().unwrap();
+    assert_eq!(seen(&mut events), ["!b"]);
+}
+
+#[test]
+fn an_expiry_is_reported_beside_commits_in_progress_elsewhere() {
+    let world = world();
+    let other = world.db.keyspace("other").unwrap();
+    world.put("a", "1", 10);
+    let mut events = watch(&world);
+    assert!(seen(&mut events).is_empty());
+    world.pass(20);
+    world.db.put(&other, "x", "").unwrap();
+    // Not durable, so the feed cannot exclude that a commit with an earlier time follows.
+    let mut tx = world.db.begin();
+    tx.put(&other, "y", "").unwrap();
+    let ticket = tx.commit_submit().unwrap();
+    assert_eq!(seen(&mut events), ["!a"]);
+    ticket.wait().unwrap();
+    assert!(seen(&mut events).is_empty());
+}
+
+#[test]
+fn a_commit_before_the_expiry_cancels_it_although_the_clock_was_set_back_between_two_polls() {
+    let world = world();
+    world.put("x", "", 5);
+    let mut events = watch(&world);
+    world.pass(10);
+    assert_eq!(seen(&mut events), ["!x"]);
+    world.clock.set_wall_micros(START + 1_000_000);
+    world.put("k", "", 5);
+    world.pass(1);
+    world.db.persist(&world.space, "k").unwrap();
+    world.clock.set_wall_micros(START + 20_000_000);
+    assert_eq!(seen(&mut events), ["+k", "+k"]);
+}
+
+#[test]
+fn an_expiry_that_had_passed_when_its_value_was_put_is_reported_once() {
+    let world = world();
+    let mut events = watch(&world);
+    events.limit_window(1000);
+    let mut early = world.db.begin();
+    early.put_with_ttl(&world.space, "a", "", SECOND).unwrap();
+    let mut many = world.db.begin();
+    for number in 0..200 {
+        many.put_with_ttl(&world.space, format!("m{number:03}"), "", SECOND / 2).unwrap();
+    }
+    world.put("x", "", 3);
+    world.pass(5);
+    assert_eq!(seen(&mut events), ["+x", "!x"]);
+    early.commit().unwrap();
+    assert_eq!(seen(&mut events), ["+a", "!a"]);
+    many.commit().unwrap();
+    let after = seen(&mut events);
+    assert_eq!(after.len(), 201, "{after:?}");
+    assert!(!after.contains(&"!a".to_owned()), "{after:?}");
+}

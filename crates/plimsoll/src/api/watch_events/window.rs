@@ -13,14 +13,14 @@ use crate::types::error::Result;
 const BYTES_MAX: u64 = 1 << 20;
 
 /// The memory of a window at least. It is reserved as long as the watch exists.
-const BYTES_MIN: u64 = 64 << 10;
+const BYTES_MIN: u64 = 72 << 10;
 
 /// By how much the memory grows.
 const BYTES_STEP: u64 = 32 << 10;
 
-/// Memory that is not for entries: the horizon, the last reported expiry, and the keys that one
+/// Memory that is not for entries: the horizon, the last reported expiries, and the keys that one
 /// step of a scan has found.
-const RESERVED_BYTES: usize = 32 << 10;
+const RESERVED_BYTES: usize = 40 << 10;
 
 /// An expiry in its order: its time, in microseconds since 1970 UTC, and the user's key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
