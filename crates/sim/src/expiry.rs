@@ -257,7 +257,10 @@ impl Driver {
             26..29 => self.snapshots_of(number).clear(),
             29 if random.below(8) == 0 => self.feeds_of(number).clear(),
             29 if self.feeds_of(number).len() < FEEDS_MAX => self.open_feed(number, random)?,
-            29 => return self.follow(number),
+            29 => {
+                return self
+                    .follow(number, [None, Some(1 + random.below(4))][random.below(2) as usize]);
+            }
             _ => return self.check(number, random),
         }
         Ok(())
@@ -364,7 +367,7 @@ impl Driver {
     }
 
     fn check(&mut self, number: usize, random: &mut Random) -> Outcome {
-        self.follow(number)?;
+        self.follow(number, None)?;
         let (member, now) = (self.member(number), self.now(number));
         let newest = self.model.newest;
         same("newest commit", &member.db.newest().0, &newest)?;

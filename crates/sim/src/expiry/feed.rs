@@ -47,16 +47,20 @@ impl Driver {
         Ok(())
     }
 
-    /// Checks what the watches of a process return.
-    pub(super) fn follow(&mut self, number: usize) -> Outcome {
+    /// Checks what the watches of a process return: all of it, or the first `count` events of each.
+    pub(super) fn follow(&mut self, number: usize, count: Option<u64>) -> Outcome {
         let mut feeds = std::mem::take(self.feeds_of(number));
-        let followed = feeds.iter_mut().try_for_each(|feed| self.follow_one(number, feed));
+        let followed = feeds.iter_mut().try_for_each(|feed| self.follow_one(number, feed, count));
         *self.feeds_of(number) = feeds;
         followed
     }
 
-    fn follow_one(&self, number: usize, feed: &mut Feed) -> Outcome {
-        while let Some(event) = done("watch", feed.events.next().transpose())? {
+    fn follow_one(&self, number: usize, feed: &mut Feed, count: Option<u64>) -> Outcome {
+        for taken in 0.. {
+            if count == Some(taken) {
+                return Ok(());
+            }
+            let Some(event) = done("watch", feed.events.next().transpose())? else { break };
             match event {
                 WatchEvent::Commit(commit) => {
                     let (glsn, micros) = (commit.glsn().0, micros_of(commit.time()));
