@@ -13,7 +13,6 @@ use plimsoll_log::glsn::{Glsn, StreamId};
 use crate::api::commit::{Commit, Watched};
 use crate::api::feed_handle::FeedHandle;
 use crate::api::follow::{Follows, Position};
-use crate::api::watch_events::WatchEvents;
 use crate::engine::Engine;
 use crate::read::lens::Lens;
 use crate::read::span::Span;
@@ -96,20 +95,6 @@ impl Commits {
         Ok(Self { position, watched: Some(Arc::new(watched)), lens: Some(Arc::clone(lens)) })
     }
 
-    /// Also reports when values of the watched keys expire: see [`WatchEvents`]. Only for a watch of
-    /// main, from [`Db::watch`](crate::Db::watch).
-    ///
-    /// # Errors
-    /// [`InvalidInput::ExpiriesNotWatched`] for a feed of all commits and for a watch of a branch;
-    /// [`Error::OutOfBudget`], [`Error::Behind`], [`Error::Closed`].
-    pub fn with_expiries(self) -> Result<WatchEvents> {
-        let span = match self.watched.as_deref() {
-            Some(Watched { span, chain: None }) => span.clone(),
-            _ => return Err(InvalidInput::ExpiriesNotWatched.into()),
-        };
-        WatchEvents::new(self, span)
-    }
-
     /// Returns the next commit as soon as it exists, or `None` if none arrives within `timeout`. A
     /// commit by another thread wakes the call. Entries already in the log are searched to the end,
     /// regardless of the timeout.
@@ -130,6 +115,14 @@ impl Commits {
     /// Returns a handle for other threads, which ends a wait of this feed.
     pub fn handle(&self) -> FeedHandle {
         self.position.handle()
+    }
+
+    /// The watched index keys; `None` for a feed of all commits or of a branch.
+    pub(crate) fn span_on_main(&self) -> Option<&Span> {
+        match self.watched.as_deref()? {
+            Watched { span, chain: None } => Some(span),
+            Watched { chain: Some(_), .. } => None,
+        }
     }
 
     fn is_wanted(&self, commit: &Commit) -> Result<bool> {

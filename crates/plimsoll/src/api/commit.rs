@@ -470,10 +470,18 @@ pub struct Change {
     key: Vec<u8>,
     written: OwnedStored,
     expiry: Option<Expiry>,
-    /// The end of the deleted range, which begins at `key`; `None` if a single key changed.
-    range_end: Option<Bound<Vec<u8>>>,
-    /// Whether no commit made the change: the value has expired.
-    is_expiry: bool,
+    kind: ChangeKind,
+}
+
+/// The kind of a change.
+#[derive(Clone)]
+enum ChangeKind {
+    /// A single key has changed.
+    Key,
+    /// A range was deleted, which begins at the key and has this end.
+    Range(Bound<Vec<u8>>),
+    /// No commit made the change: the value has expired.
+    Expiry,
 }
 
 impl Change {
@@ -496,8 +504,7 @@ impl Change {
             key: key.to_vec(),
             written: OwnedStored::new(written),
             expiry: written.expiry(),
-            range_end,
-            is_expiry: false,
+            kind: range_end.map_or(ChangeKind::Key, ChangeKind::Range),
         }
     }
 
@@ -520,8 +527,7 @@ impl Change {
             key: key.to_vec(),
             written: OwnedStored::new(Stored::Deleted),
             expiry,
-            range_end: None,
-            is_expiry: true,
+            kind: ChangeKind::Expiry,
         }
     }
 
@@ -555,7 +561,7 @@ impl Change {
     /// The range that was deleted, if the change is the deletion of a range.
     #[allow(clippy::type_complexity, reason = "a pair of bounds needs no name of its own")]
     pub fn deleted_range(&self) -> Option<(Bound<&[u8]>, Bound<&[u8]>)> {
-        let end = self.range_end.as_ref()?;
+        let ChangeKind::Range(end) = &self.kind else { return None };
         Some((Bound::Included(&self.key), end.as_ref().map(Vec::as_slice)))
     }
 
@@ -567,7 +573,7 @@ impl Change {
     /// Whether the key has no value any more because it has expired. Only
     /// [`WatchEvents`](crate::WatchEvents) return such changes.
     pub fn is_expiry(&self) -> bool {
-        self.is_expiry
+        matches!(self.kind, ChangeKind::Expiry)
     }
 
     /// When the value expires, according to the commit; `None` if it does not.

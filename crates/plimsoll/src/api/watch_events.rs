@@ -35,6 +35,7 @@ use crate::types::as_of::AsOf;
 use crate::types::error::{Error, Result};
 use crate::types::expiry::Expiry;
 use crate::types::index_key::{IndexKey, KeyBuffer};
+use crate::types::invalid_input::InvalidInput;
 use crate::types::times::to_micros;
 
 /// The longest wait before the clock is read again: it may have been set forward.
@@ -155,8 +156,22 @@ impl Reported {
     }
 }
 
+impl Commits {
+    /// Also reports when values of the watched keys expire: see [`WatchEvents`]. Only for a watch
+    /// of main, from [`Db::watch`](crate::Db::watch).
+    ///
+    /// # Errors
+    /// [`InvalidInput::ExpiriesNotWatched`] for a feed of all commits and for a watch of a branch;
+    /// [`Error::OutOfBudget`](crate::Error::OutOfBudget), [`Error::Behind`](crate::Error::Behind),
+    /// [`Error::Closed`](crate::Error::Closed).
+    pub fn with_expiries(self) -> Result<WatchEvents> {
+        let span = self.span_on_main().cloned().ok_or(InvalidInput::ExpiriesNotWatched)?;
+        WatchEvents::new(self, span)
+    }
+}
+
 impl WatchEvents {
-    pub(crate) fn new(mut commits: Commits, span: Span) -> Result<Self> {
+    fn new(mut commits: Commits, span: Span) -> Result<Self> {
         let store = Arc::clone(&commits.place().store);
         store.check_open()?;
         let floor = store.committer.open_newest_floor();

@@ -350,7 +350,7 @@ fn a_full_budget_is_an_error_and_nothing_is_lost() {
     world.pass(20);
     world.db.put(&world.space, "c", "").unwrap();
     let (mut got, mut failures) = (Vec::new(), 0);
-    for nth in (0..60).rev() {
+    for nth in 0..60 {
         world.db.refuse_after(nth, 1);
         match events.next_timeout(Duration::ZERO) {
             Ok(event) => got.extend(event.as_ref().map(show)),
@@ -360,7 +360,8 @@ fn a_full_budget_is_an_error_and_nothing_is_lost() {
     }
     world.db.refuse_after(u64::MAX, 0);
     got.extend(seen(&mut events));
-    assert_eq!(got, ["!a", "!b", "+c"], "{failures}");
+    assert!(failures > 0);
+    assert_eq!(got, ["!a", "!b", "+c"]);
 }
 
 #[test]
