@@ -69,6 +69,7 @@ impl BranchMapping {
     /// Watches the keys that begin with `prefix` on this branch, and not on its ancestors: see
     /// `Db.watch`. Raises `InvalidInput` once the branch is deleted. The drop of the keyspace is a
     /// commit on main and is not returned here, although it removes the keys on all branches.
+    /// `expiries` is accepted on branch main only.
     ///
     /// >>> db = plimsoll.in_memory()
     /// >>> draft = db.create_branch("draft")
@@ -78,13 +79,14 @@ impl BranchMapping {
     /// ...     change = next(watch)
     /// >>> change.key, change.branch
     /// (b'user/ada', 'draft')
-    #[pyo3(signature = (prefix = None, *, start = None))]
+    #[pyo3(signature = (prefix = None, *, start = None, expiries = false))]
     fn watch(
         this: PyRef<'_, Self>,
         prefix: Option<BytesLike<'_>>,
         start: Option<u64>,
+        expiries: bool,
     ) -> PyResult<Watch> {
-        Watch::of_place(this.py(), place(&this), prefix, start)
+        Watch::of_place(this.py(), place(&this), prefix, start, expiries)
     }
 
     /// Like `watch`, for asyncio: see `Db.watch_async`.
@@ -97,14 +99,15 @@ impl BranchMapping {
     /// ...             return change.key, change.value()
     /// >>> asyncio.run(first_change(plimsoll.in_memory().create_branch("draft")))
     /// (b'user/ada', b'Ada')
-    #[pyo3(signature = (prefix = None, *, start = None))]
+    #[pyo3(signature = (prefix = None, *, start = None, expiries = false))]
     fn watch_async<'py>(
         this: PyRef<'py, Self>,
         prefix: Option<BytesLike<'py>>,
         start: Option<u64>,
+        expiries: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = this.py();
-        let watch = Self::watch(this, prefix, start)?;
+        let watch = Self::watch(this, prefix, start, expiries)?;
         py.import("plimsoll._watch_async")?.getattr("AsyncWatch")?.call1((watch,))
     }
 }

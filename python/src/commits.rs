@@ -191,13 +191,13 @@ impl Change {
 
 #[pymethods]
 impl Change {
-    /// The commit's GLSN.
+    /// The commit's GLSN; of an expiry, that of the commit that put the value.
     #[getter]
     fn glsn(&self) -> PyResult<u64> {
         Ok(self.change.get()?.glsn().0)
     }
 
-    /// Time of the commit.
+    /// Time of the commit, or of the expiry.
     #[getter]
     fn time<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         to_datetime(py, self.change.get()?.time())
@@ -248,7 +248,22 @@ impl Change {
         slice.call1((PyBytes::new(py, change.key()), stop)).map(Some)
     }
 
-    /// Whether the key, or the range, was deleted.
+    /// Whether no commit made the change: the value has expired. Only a watch with `expiries` returns
+    /// such changes. `glsn` is then the commit that put the value; `time` and `expires` are its
+    /// expiry.
+    ///
+    /// >>> db = plimsoll.in_memory()
+    /// >>> with db.watch(expiries=True) as watch:
+    /// ...     glsn = db.put(b"a", b"1", ttl=0.02)
+    /// ...     changes = [next(watch), next(watch)]
+    /// >>> [(change.expired, change.glsn == glsn, change.value()) for change in changes]
+    /// [(False, True, b'1'), (True, True, None)]
+    #[getter]
+    fn expired(&self) -> PyResult<bool> {
+        Ok(self.change.get()?.is_expiry())
+    }
+
+    /// Whether the key, or the range, was deleted, or the key's value has expired.
     #[getter]
     fn deleted(&self) -> PyResult<bool> {
         Ok(self.change.get()?.is_delete())
@@ -275,7 +290,11 @@ impl Change {
     fn __repr__(&self) -> PyResult<String> {
         let change = self.change.get()?;
         let key = String::from_utf8_lossy(change.key());
-        let what = if change.is_delete() { "deleted" } else { "put" };
+        let what = match (change.is_expiry(), change.is_delete()) {
+            (true, _) => "expired",
+            (false, true) => "deleted",
+            (false, false) => "put",
+        };
         Ok(format!("<plimsoll change of GLSN {}: {key:?} {what}>", change.glsn()))
     }
 }

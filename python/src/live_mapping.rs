@@ -90,19 +90,25 @@ impl LiveMapping {
     /// next one. It starts at the commit `start`, or with the next commit. Only commits on branch
     /// main are watched: `Branch.watch` watches another one.
     ///
+    /// With `expiries`, it also returns when a value expires, within a second and before the changes
+    /// with a later time: a change whose `expired` is true, with the GLSN of the commit that put the
+    /// value. Each expiry after the call is returned once, unless the value is replaced before it.
+    /// The store retains the current versions until the next change is requested.
+    ///
     /// >>> db = plimsoll.in_memory()
     /// >>> with db.watch(b"user/") as watch:
     /// ...     db[b"user/ada"] = b"Ada"
     /// ...     change = next(watch)
     /// >>> change.key, change.value()
     /// (b'user/ada', b'Ada')
-    #[pyo3(signature = (prefix = None, *, start = None))]
+    #[pyo3(signature = (prefix = None, *, start = None, expiries = false))]
     fn watch(
         this: PyRef<'_, Self>,
         prefix: Option<BytesLike<'_>>,
         start: Option<u64>,
+        expiries: bool,
     ) -> PyResult<Watch> {
-        Watch::of_place(this.py(), place(&this), prefix, start)
+        Watch::of_place(this.py(), place(&this), prefix, start, expiries)
     }
 
     /// Like `watch`, for asyncio: `async for change in db.watch_async(b"user/")`.
@@ -115,14 +121,15 @@ impl LiveMapping {
     /// ...             return change.key, change.value()
     /// >>> asyncio.run(first_change(plimsoll.in_memory()))
     /// (b'user/ada', b'Ada')
-    #[pyo3(signature = (prefix = None, *, start = None))]
+    #[pyo3(signature = (prefix = None, *, start = None, expiries = false))]
     fn watch_async<'py>(
         this: PyRef<'py, Self>,
         prefix: Option<BytesLike<'py>>,
         start: Option<u64>,
+        expiries: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = this.py();
-        let watch = Self::watch(this, prefix, start)?;
+        let watch = Self::watch(this, prefix, start, expiries)?;
         py.import("plimsoll._watch_async")?.getattr("AsyncWatch")?.call1((watch,))
     }
 

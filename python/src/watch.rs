@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll::{FeedHandle, Glsn, Result as EngineResult};
+use plimsoll::{FeedHandle, Glsn, Result as EngineResult, WatchEvent};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -34,9 +34,38 @@ pub struct Watch {
     changes: Arc<Feed<Changes>>,
 }
 
+/// A feed, with expiries or without.
+enum Source {
+    Commits(plimsoll::Commits),
+    Events(plimsoll::WatchEvents),
+}
+
+impl Source {
+    fn next_timeout(&mut self, timeout: Duration) -> EngineResult<Option<WatchEvent>> {
+        match self {
+            Self::Commits(commits) => Ok(commits.next_timeout(timeout)?.map(WatchEvent::Commit)),
+            Self::Events(events) => events.next_timeout(timeout),
+        }
+    }
+
+    fn position(&self) -> Glsn {
+        match self {
+            Self::Commits(commits) => commits.position(),
+            Self::Events(events) => events.position(),
+        }
+    }
+
+    fn handle(&self) -> FeedHandle {
+        match self {
+            Self::Commits(commits) => commits.handle(),
+            Self::Events(events) => events.handle(),
+        }
+    }
+}
+
 /// The changes of commits, one at a time.
 struct Changes {
-    commits: plimsoll::Commits,
+    source: Source,
     /// The last commit, until its changes are read.
     unread: Option<plimsoll::Commit>,
     /// Changes of the last commit that were not returned yet, and its GLSN.
@@ -50,7 +79,11 @@ impl Follow for Changes {
     fn next_timeout(&mut self, timeout: Duration) -> EngineResult<Option<plimsoll::Change>> {
         if self.ahead.is_empty() {
             if self.unread.is_none() {
-                self.unread = self.commits.next_timeout(timeout)?;
+                match self.source.next_timeout(timeout)? {
+                    Some(WatchEvent::Commit(commit)) => self.unread = Some(commit),
+                    Some(WatchEvent::Expiry(change)) => return Ok(Some(change)),
+                    _ => {}
+                }
             }
             let Some(commit) = &self.unread else { return Ok(None) };
             self.commit = commit.glsn();
@@ -67,14 +100,14 @@ impl Follow for Changes {
     /// Moves past a commit once all its changes were returned.
     fn position(&self) -> Glsn {
         if self.unread.is_none() && self.ahead.is_empty() {
-            self.commits.position()
+            self.source.position()
         } else {
             self.commit
         }
     }
 
     fn handle(&self) -> FeedHandle {
-        self.commits.handle()
+        self.source.handle()
     }
 }
 
@@ -85,6 +118,7 @@ impl Watch {
         place: &Place,
         prefix: Option<BytesLike<'_>>,
         start: Option<u64>,
+        expiries: bool,
     ) -> PyResult<Self> {
         let branch = place.branch()?;
         let from = match start {
@@ -92,12 +126,18 @@ impl Watch {
             None => place.store.newest(py, plimsoll::Db::newest)?.next(),
         };
         let prefix = prefix.as_ref().map_or(&b""[..], BytesLike::get);
-        let commits = py.detach(|| branch.watch(&place.keyspace, prefix, from)).or_raise()?;
-        Ok(Self::new(&place.store, commits))
+        let watch = || {
+            let commits = branch.watch(&place.keyspace, prefix, from)?;
+            Ok(match expiries {
+                true => Source::Events(commits.with_expiries()?),
+                false => Source::Commits(commits),
+            })
+        };
+        Ok(Self::new(&place.store, py.detach(watch).or_raise()?))
     }
 
-    fn new(store: &Arc<Store>, commits: plimsoll::Commits) -> Self {
-        let changes = Changes { commits, unread: None, ahead: VecDeque::new(), commit: Glsn::NONE };
+    fn new(store: &Arc<Store>, source: Source) -> Self {
+        let changes = Changes { source, unread: None, ahead: VecDeque::new(), commit: Glsn::NONE };
         Self { store: Arc::clone(store), changes: Feed::new(changes) }
     }
 }

@@ -109,6 +109,41 @@ def test_a_watch_gives_each_change_once_in_order(db: plimsoll.Db) -> None:
     assert list(watch) == []
 
 
+def test_a_watch_with_expiries_returns_them_among_the_changes(db: plimsoll.Db) -> None:
+    with db.watch(b"user/", expiries=True) as watch, db.watch(b"user/") as without:
+        put = db.put(b"user/a", b"1", ttl=0.2)
+        db.put(b"user/b", b"2", ttl=0.2)
+        db.persist(b"user/b")
+        seen = [watch.next(timeout=60) for _ in range(4)]
+        assert [(change.key, change.expired) for change in seen if change] == [
+            (b"user/a", False),
+            (b"user/b", False),
+            (b"user/b", False),
+            (b"user/a", True),
+        ]
+        expiry = seen[3]
+        assert expiry is not None
+        assert (expiry.glsn, expiry.deleted, expiry.value(), expiry.size) == (put, True, None, None)
+        assert expiry.time == expiry.expires and "expired" in repr(expiry)
+        assert watch.next(timeout=0) is None
+        assert [without.next(timeout=0) is None for _ in range(4)] == [False, False, False, True]
+        assert watch.position == without.position
+    with pytest.raises(plimsoll.InvalidInput, match="only for keys of one keyspace on main"):
+        db.create_branch("draft").watch(expiries=True)
+
+
+def test_an_asyncio_watch_returns_expiries(db: plimsoll.Db) -> None:
+    async def expired_key() -> bytes:
+        async with db.watch_async(expiries=True) as watch:
+            db.put(b"a", b"1", ttl=0.1)
+            async for change in watch:
+                if change.expired:
+                    return change.key
+        return b""
+
+    assert asyncio.run(expired_key()) == b"a"
+
+
 def test_closing_a_watch_ends_its_waiters(db: plimsoll.Db) -> None:
     watch = db.watch()
     timer = threading.Timer(0.2, watch.close)

@@ -24,4 +24,5 @@ pub(crate) mod state_diff;
 pub(crate) mod state_hash;
 mod tags;
 pub(crate) mod updates;
+pub(crate) mod watch_events;
 pub(crate) mod written;

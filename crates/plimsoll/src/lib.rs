@@ -71,6 +71,7 @@ pub use api::sizes::KeyspaceSize;
 pub use api::skip_damage::Skipped;
 pub use api::snapshot::{Moment, Snapshot};
 pub use api::state_hash::StateHash;
+pub use api::watch_events::{WatchEvent, WatchEvents};
 pub use merge::branches::BranchMerge;
 pub use merge::driver::MergeOutcome;
 pub use merge::pick::CherryPick;

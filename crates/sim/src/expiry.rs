@@ -7,6 +7,7 @@
 //! Clocks move by whole milliseconds, and values expire half a millisecond later. So it does not
 //! matter that the times of two commits may differ by only microseconds.
 
+mod feed;
 mod model;
 mod transaction;
 
@@ -24,6 +25,7 @@ use plimsoll_disk::random::Random;
 use plimsoll_disk::vfs::Disk;
 
 use crate::driver::guarded;
+use crate::expiry::feed::Feed;
 use crate::expiry::model::{KEYS, Model};
 use crate::failure::{Failure, Outcome, ensure, same};
 use crate::judge::micros_of;
@@ -32,6 +34,9 @@ use crate::world::{Setting, World};
 
 /// Keyspaces and their retention: one that keeps all moments, and one that drops expired values.
 const SPACES: [(&str, Retention); 2] = [("all", Retention::Forever), ("new", Retention::Latest)];
+
+/// The most watches that a process has open.
+const FEEDS_MAX: usize = 2;
 
 /// The most snapshots that are open at a time.
 const SNAPSHOTS_MAX: usize = 3;
@@ -125,6 +130,8 @@ struct Member {
     spaces: Vec<Keyspace>,
     /// Its open snapshots, and the time by which each is judged.
     snapshots: Vec<(Snapshot, u64)>,
+    /// Its watches that report expiries.
+    feeds: Vec<Feed>,
 }
 
 /// A run.
@@ -190,7 +197,7 @@ impl Driver {
             })?;
             self.model.cut_behind(newest);
             self.peers.set(number, Some(db.clone()));
-            let member = Member { process, db, spaces, snapshots: Vec::new() };
+            let member = Member { process, db, spaces, snapshots: Vec::new(), feeds: Vec::new() };
             self.members[number] = Some(member);
         }
         Ok(())
@@ -202,6 +209,10 @@ impl Driver {
 
     fn snapshots_of(&mut self, number: usize) -> &mut Vec<(Snapshot, u64)> {
         &mut self.members[number].as_mut().expect("all are open").snapshots
+    }
+
+    fn feeds_of(&mut self, number: usize) -> &mut Vec<Feed> {
+        &mut self.members[number].as_mut().expect("all are open").feeds
     }
 
     /// The time by which a process judges the newest state, exact to some microseconds.
@@ -244,6 +255,12 @@ impl Driver {
                 self.snapshots_of(number).push((snapshot, now));
             }
             26..29 => self.snapshots_of(number).clear(),
+            29 if random.below(8) == 0 => self.feeds_of(number).clear(),
+            29 if self.feeds_of(number).len() < FEEDS_MAX => self.open_feed(number, random)?,
+            29 => {
+                return self
+                    .follow(number, [None, Some(1 + random.below(4))][random.below(2) as usize]);
+            }
             _ => return self.check(number, random),
         }
         Ok(())
@@ -294,7 +311,7 @@ impl Driver {
 
     fn close(&mut self, number: usize) -> Outcome {
         let member = self.take(number);
-        drop(member.snapshots);
+        drop((member.snapshots, member.feeds));
         done("close", member.db.close())?;
         self.model.acked = self.model.newest;
         Ok(())
@@ -349,7 +366,8 @@ impl Driver {
         self.check(number, random)
     }
 
-    fn check(&self, number: usize, random: &mut Random) -> Outcome {
+    fn check(&mut self, number: usize, random: &mut Random) -> Outcome {
+        self.follow(number, None)?;
         let (member, now) = (self.member(number), self.now(number));
         let newest = self.model.newest;
         same("newest commit", &member.db.newest().0, &newest)?;

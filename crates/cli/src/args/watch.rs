@@ -23,6 +23,12 @@ printed again, because the command may have stopped between them. --from fails i
 trimmed past it; a cursor (`plimsoll cursor`) prevents that. If the GLSN is not in the log yet, \
 the command waits for it.
 
+With --expiries, a value that expires is a change, too: ! in place of + or -, the op expire in \
+JSON, with the GLSN of the commit that put the value, and its expiry as time. It is printed within \
+a second, before the changes with a later time. The command then keeps the store open, shared with \
+other processes that open it shared. Expiries that pass while the command does not run are not \
+printed. --limit counts them.
+
 Prints the changes on one branch only (main, or that of --branch), not those of its \
 ancestors. If the branch is deleted, the command prints the changes before that and fails. \
 The drop of the keyspace is a change on main only, although it removes the keys on all branches.
@@ -31,6 +37,7 @@ Examples:
   plimsoll watch demo.plimsoll
   plimsoll watch demo.plimsoll src/ --from 1
   plimsoll watch demo.plimsoll admin/ --keyspace users --json
+  plimsoll watch demo.plimsoll sessions/ --expiries
   plimsoll watch demo.plimsoll --branch draft")]
 pub(crate) struct Watch {
     /// Store
@@ -43,6 +50,9 @@ pub(crate) struct Watch {
     /// Exit after this many changes
     #[arg(long, value_name = "COUNT", value_parser = parse_count)]
     pub(crate) limit: Option<u64>,
+    /// Print also when values expire; only on branch main
+    #[arg(long)]
+    pub(crate) expiries: bool,
     #[command(flatten)]
     pub(crate) on: OnBranch,
     #[command(flatten)]

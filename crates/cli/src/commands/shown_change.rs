@@ -30,6 +30,7 @@ pub(super) fn show_keys(change: &Change, hex: bool) -> String {
 /// The name of the operation in JSON.
 pub(super) fn op_of(change: &Change) -> &'static str {
     match (deleted_range_end(change), change.is_delete()) {
+        _ if change.is_expiry() => "expire",
         (Some(_), _) => "delete_range",
         (None, true) => "delete",
         (None, false) => "put",

@@ -1,9 +1,11 @@
 //! `plimsoll watch`: prints changes of keys under a prefix on a branch, with their values, as they
-//! are committed (see [`crate::changes`]).
+//! are committed (see [`crate::changes`]). With expiries, the store stays open.
 
 use std::time::Duration;
 
-use plimsoll::{Change, Commits, Db, Error, Glsn, InvalidInput, ValueReader};
+use plimsoll::{
+    Change, Commit, Commits, Db, Durability, Error, Glsn, InvalidInput, ValueReader, WatchEvent,
+};
 use plimsoll_disk::clock::{Clock, SystemClock};
 use serde_json::Map;
 
@@ -18,9 +20,15 @@ use crate::output::{Output, Reader, Style};
 use crate::stderr::say;
 use crate::time::{of_system, show_time};
 use crate::values::{beginning, write_field, write_json_member};
-use crate::{keyspaces, store};
+use crate::{branches, keyspaces, store};
+
+/// How often a command that keeps the store open checks for a signal.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(globals: &Globals, args: Watch, output: &mut Output) -> Outcome {
+    if args.expiries {
+        return run_with_expiries(globals, &args, output);
+    }
     let clock = SystemClock::new();
     let interrupt = Interrupt::listen()?;
     let prefix = args.keys.optional(args.prefix.clone())?.unwrap_or_default();
@@ -71,6 +79,49 @@ pub(crate) fn run(globals: &Globals, args: Watch, output: &mut Output) -> Outcom
         let idle = clock.monotonic_nanos().saturating_sub(ended);
         clock.sleep(Duration::from_nanos((ended - begun).saturating_sub(idle)));
     }
+}
+
+/// Prints expiries, too. The feed must retain the values that expire, so the store stays open.
+fn run_with_expiries(globals: &Globals, args: &Watch, output: &mut Output) -> Outcome {
+    let interrupt = Interrupt::listen()?;
+    let prefix = args.keys.optional(args.prefix.clone())?.unwrap_or_default();
+    let mut printer =
+        Printer { hex: args.keys.hex, left: args.limit.unwrap_or(u64::MAX), width: output.width() };
+    let db = store::open_to_write_unless(
+        Some(&interrupt),
+        globals,
+        &args.store,
+        false,
+        Durability::Sync,
+    )?;
+    let keyspace = keyspaces::known_keyspace(&db, args.keys.keyspace())?;
+    let start = args.from.map_or_else(|| db.newest().next(), Glsn);
+    let branch = branches::find(&db, args.on.name())?;
+    let mut events = branch.watch(&keyspace, &prefix, start)?.with_expiries()?;
+    drop(branch);
+    let mut wait = Duration::ZERO;
+    while printer.left > 0 && !interrupt.was_received() {
+        match events.next_timeout(std::mem::take(&mut wait)) {
+            Ok(Some(WatchEvent::Commit(commit))) => printer.print_commit(&commit, None, output)?,
+            Ok(Some(WatchEvent::Expiry(change))) => printer.print(&change, output)?,
+            Ok(_) => {
+                output.flush()?;
+                if output.reader_has_left() {
+                    return Err(Failure::ReaderLeft);
+                }
+                wait = SIGNAL_INTERVAL;
+            }
+            Err(error @ Error::Dropped { .. }) => {
+                output.flush()?;
+                say(error);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    drop(events);
+    db.close()?;
+    output.flush()?;
+    Ok(if printer.left == 0 { Exit::Done } else { Exit::Interrupted })
 }
 
 fn close(db: Db, commits: Commits) -> Result<(), Failure> {
@@ -128,21 +179,31 @@ impl Printer {
             if deleted.is_some() && commit.changes_branch()? {
                 continue;
             }
-            for change in commit.changes()? {
-                if self.left == 0 {
-                    return Ok(());
-                }
-                let change = change?;
-                if deleted.is_none_or(|deleted| deleted.has(&change)) {
-                    self.print(&change, output)?;
-                    self.left -= 1;
-                }
+            self.print_commit(&commit, deleted, output)?;
+        }
+        Ok(())
+    }
+
+    fn print_commit(
+        &mut self,
+        commit: &Commit,
+        deleted: Option<&Deleted<'_>>,
+        output: &mut Output,
+    ) -> Result<(), Failure> {
+        for change in commit.changes()? {
+            if self.left == 0 {
+                return Ok(());
+            }
+            let change = change?;
+            if deleted.is_none_or(|deleted| deleted.has(&change)) {
+                self.print(&change, output)?;
             }
         }
         Ok(())
     }
 
-    fn print(&self, change: &Change, output: &mut Output) -> Result<(), Failure> {
+    fn print(&mut self, change: &Change, output: &mut Output) -> Result<(), Failure> {
+        self.left -= 1;
         match output.reader() {
             Reader::People => self.print_for_people(change, output),
             Reader::Pipe => self.print_fields(change, output),
@@ -151,10 +212,11 @@ impl Printer {
     }
 
     fn print_fields(&self, change: &Change, output: &mut Output) -> Result<(), Failure> {
-        let sign = match (deleted_range_end(change), change.is_delete()) {
-            (Some(_), _) => "--",
-            (None, true) => "-",
-            (None, false) => "+",
+        let sign = match op_of(change) {
+            "delete_range" => "--",
+            "expire" => "!",
+            "delete" => "-",
+            _ => "+",
         };
         output.raw(
             format!("{}\t{sign}\t{}", change.glsn(), show_key(change.key(), self.hex)).as_bytes(),
@@ -190,7 +252,11 @@ impl Printer {
 
     fn print_for_people(&self, change: &Change, output: &mut Output) -> Result<(), Failure> {
         let key = show_keys(change, self.hex);
-        let (sign, style) = if change.is_delete() { ('-', Style::Bad) } else { ('+', Style::Good) };
+        let (sign, style) = match (change.is_expiry(), change.is_delete()) {
+            (true, _) => ('!', Style::Bad),
+            (false, true) => ('-', Style::Bad),
+            (false, false) => ('+', Style::Good),
+        };
         let left = self.width.saturating_sub(key.chars().count() + 14).max(24);
         let value = match change.value_reader()? {
             Some(value) => {

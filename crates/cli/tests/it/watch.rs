@@ -119,6 +119,46 @@ fn watch_supports_json_hex_and_keyspaces() {
 }
 
 #[test]
+fn watch_prints_expiries() {
+    let folder = Folder::new();
+    let store = store(&folder);
+    run(&["put", &store, "a/3", "x", "--ttl", "1h"]).ok();
+    let (mut child, mut lines) =
+        watch(&[&store, "a/", "--from", "4", "--expiries", "--limit", "5"]);
+    let mut next = || lines.next().unwrap().unwrap();
+    assert_eq!(next(), "4\t+\ta/3\tx");
+    run(&["put", &store, "a/4", "y", "--ttl", "300ms"]).ok();
+    assert_eq!(next(), "5\t+\ta/4\ty");
+    // No commit is made meanwhile.
+    assert_eq!(next(), "5\t!\ta/4");
+    run(&["put", &store, "a/5", "z", "--ttl", "1h"]).ok();
+    run(&["persist", &store, "a/5"]).ok();
+    assert_eq!((next(), next()), ("6\t+\ta/5\tz".to_owned(), "7\t+\ta/5\tz".to_owned()));
+    assert!(child.wait().unwrap().success());
+
+    let (mut child, mut lines) = watch(&[&store, "--expiries", "--json"]);
+    let line = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            lines.by_ref().map(Result::unwrap).find(|line| line.contains("expire")).unwrap()
+        });
+        while !reader.is_finished() {
+            run(&["put", &store, "key", "x", "--ttl", "50ms"]).ok();
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        reader.join().unwrap()
+    });
+    let shown: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!((&shown["op"], &shown["key"]), (&json!("expire"), &json!("key")));
+    assert!(shown["time"].as_str().unwrap().ends_with('Z') && shown.get("value").is_none());
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+
+    run(&["branch", "create", &store, "draft"]).ok();
+    let on_draft = ["watch", &store, "--expiries", "--branch", "draft"];
+    run(&on_draft).fails(2, &["expiries are reported only for keys of one keyspace on main"]);
+}
+
+#[test]
 fn watch_resumes_inside_a_commit() {
     let folder = Folder::new();
     let store = folder.at("store");

@@ -117,6 +117,14 @@ impl Commits {
         self.position.handle()
     }
 
+    /// The watched index keys; `None` for a feed of all commits or of a branch.
+    pub(crate) fn span_on_main(&self) -> Option<&Span> {
+        match self.watched.as_deref()? {
+            Watched { span, chain: None } => Some(span),
+            Watched { chain: Some(_), .. } => None,
+        }
+    }
+
     fn is_wanted(&self, commit: &Commit) -> Result<bool> {
         match self.watched.as_deref() {
             None => Ok(!commit.moves_cursor()?),
@@ -128,7 +136,7 @@ impl Commits {
     }
 
     /// The next wanted commit before `end`.
-    fn next_before(&mut self, end: Glsn) -> Result<Option<Commit>> {
+    pub(crate) fn next_before(&mut self, end: Glsn) -> Result<Option<Commit>> {
         while let Some(glsn) = self.find(end)? {
             let behind = glsn.next();
             let entry = self.position.store.reader.log.read(glsn).lift();

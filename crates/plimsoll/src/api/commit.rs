@@ -470,8 +470,18 @@ pub struct Change {
     key: Vec<u8>,
     written: OwnedStored,
     expiry: Option<Expiry>,
-    /// The end of the deleted range, which begins at `key`; `None` if a single key changed.
-    range_end: Option<Bound<Vec<u8>>>,
+    kind: ChangeKind,
+}
+
+/// The kind of a change.
+#[derive(Clone)]
+enum ChangeKind {
+    /// A single key has changed.
+    Key,
+    /// A range was deleted, which begins at the key and has this end.
+    Range(Bound<Vec<u8>>),
+    /// No commit made the change: the value has expired.
+    Expiry,
 }
 
 impl Change {
@@ -494,16 +504,39 @@ impl Change {
             key: key.to_vec(),
             written: OwnedStored::new(written),
             expiry: written.expiry(),
-            range_end,
+            kind: range_end.map_or(ChangeKind::Key, ChangeKind::Range),
         }
     }
 
-    /// The commit's GLSN.
+    /// The expiry of a value on main that the commit `put_by` has put.
+    pub(crate) fn expired(
+        store: &Arc<Engine>,
+        space: u32,
+        key: &[u8],
+        put_by: Glsn,
+        expiry: Option<Expiry>,
+    ) -> Self {
+        Self {
+            store: Arc::clone(store),
+            glsn: put_by,
+            micros: expiry.map_or(0, Expiry::micros),
+            space,
+            chain: MAIN_CHAIN,
+            branch: None,
+            keyspace: store.reader.keyspaces.name(space),
+            key: key.to_vec(),
+            written: OwnedStored::new(Stored::Deleted),
+            expiry,
+            kind: ChangeKind::Expiry,
+        }
+    }
+
+    /// The commit's GLSN; of an expiry, that of the commit that put the value.
     pub fn glsn(&self) -> Glsn {
         self.glsn
     }
 
-    /// Time of the commit.
+    /// Time of the commit, or of the expiry.
     pub fn time(&self) -> SystemTime {
         of_micros(self.micros)
     }
@@ -528,13 +561,19 @@ impl Change {
     /// The range that was deleted, if the change is the deletion of a range.
     #[allow(clippy::type_complexity, reason = "a pair of bounds needs no name of its own")]
     pub fn deleted_range(&self) -> Option<(Bound<&[u8]>, Bound<&[u8]>)> {
-        let end = self.range_end.as_ref()?;
+        let ChangeKind::Range(end) = &self.kind else { return None };
         Some((Bound::Included(&self.key), end.as_ref().map(Vec::as_slice)))
     }
 
-    /// Whether the key, or the range, was deleted.
+    /// Whether the key, or the range, was deleted, or the key's value has expired.
     pub fn is_delete(&self) -> bool {
         self.stored() == Stored::Deleted
+    }
+
+    /// Whether the key has no value any more because it has expired. Only
+    /// [`WatchEvents`](crate::WatchEvents) return such changes.
+    pub fn is_expiry(&self) -> bool {
+        matches!(self.kind, ChangeKind::Expiry)
     }
 
     /// When the value expires, according to the commit; `None` if it does not.

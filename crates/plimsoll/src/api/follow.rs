@@ -90,22 +90,27 @@ impl Position {
             let Some(left) = timeout.checked_sub(waited).filter(|left| !left.is_zero()) else {
                 return Ok(None);
             };
-            if !follower.place().wait(left)? {
-                return Ok(None);
+            let patience = follower.patience();
+            match follower.place().wait(left.min(patience))? {
+                Waited::ForEntry => {}
+                Waited::Long if left > patience => {}
+                Waited::Long | Waited::Ended => return Ok(None),
             }
         }
     }
 
-    /// Waits for an entry at `next`; returns false if none arrives within `timeout`, or if the wait
-    /// is ended.
-    fn wait(&self, timeout: Duration) -> Result<bool> {
+    /// Waits up to `timeout` for an entry at `next`.
+    fn wait(&self, timeout: Duration) -> Result<Waited> {
         let seen = Glsn(self.next.0 - 1);
         let readable = self.store.reader.log.wait_beyond(seen, timeout, &|| self.handle.is_ended());
         // Closing the store poisons the log; report the store as closed instead.
         self.store.check_open()?;
         let readable = readable.lift()?;
-        if self.handle.take_end() || readable <= seen {
-            return Ok(false);
+        if self.handle.take_end() {
+            return Ok(Waited::Ended);
+        }
+        if readable <= seen {
+            return Ok(Waited::Long);
         }
         if self.store.newest()? <= seen {
             // The entry is in the log but not applied yet. If applying has failed, it is never
@@ -113,8 +118,18 @@ impl Position {
             self.store.committer.sequencer.check()?;
             self.store.options.clock.sleep(APPLYING);
         }
-        Ok(true)
+        Ok(Waited::ForEntry)
     }
+}
+
+/// How a wait has ended.
+enum Waited {
+    /// The entry may be readable.
+    ForEntry,
+    /// It did not arrive in time.
+    Long,
+    /// A handle has ended the wait.
+    Ended,
 }
 
 /// A follower of the log.
@@ -130,6 +145,11 @@ pub(crate) trait Follows {
 
     /// The next result that is available without waiting.
     fn poll(&mut self) -> Result<Option<Self::Found>>;
+
+    /// The longest wait for an entry before the next poll.
+    fn patience(&self) -> Duration {
+        Duration::MAX
+    }
 
     /// A step as an iterator; an error also ends the iteration.
     fn step(&mut self) -> Option<Result<Self::Found>> {

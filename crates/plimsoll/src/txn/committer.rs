@@ -233,6 +233,14 @@ impl Committer {
         moment
     }
 
+    /// The last entry that any process has ordered ([`Peers::ordered_between_commits`]).
+    ///
+    /// # Errors
+    /// As for that.
+    pub(crate) fn ordered_between_commits(&self) -> Result<Glsn> {
+        self.peers.ordered_between_commits()
+    }
+
     /// If the branch is deleted as of `moment`, makes every read at it fail. The moment was just
     /// opened, so nothing has been read at it yet.
     pub(crate) fn check_branch(&self, lens: &Lens, moment: &OpenMoment) {

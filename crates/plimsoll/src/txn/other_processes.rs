@@ -81,6 +81,13 @@ pub(crate) trait Peers: Send + Sync + Debug {
         Glsn::NONE
     }
 
+    /// The last entry that any process has ordered, after the commits in progress. A later entry
+    /// gets its time after this call has begun.
+    ///
+    /// # Errors
+    /// [`crate::Error::Stalled`], [`crate::Error::Poisoned`], the system.
+    fn ordered_between_commits(&self) -> Result<Glsn>;
+
     /// Applies everything that is currently readable in any process, for a read.
     ///
     /// # Errors
@@ -189,6 +196,11 @@ impl Peers for Alone {
         commit.validate()?;
         let room = commit.reserve()?;
         commit.order(lock, room, |draft| self.log.submit(draft, None))
+    }
+
+    fn ordered_between_commits(&self) -> Result<Glsn> {
+        let _lock = self.sequencer.lock()?;
+        Ok(Glsn(self.log.bounds().next.0 - 1))
     }
 
     fn append(&self, draft: &Draft<'_>) -> Result<Ticket> {

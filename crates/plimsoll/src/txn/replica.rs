@@ -391,6 +391,16 @@ impl Peers for Replica {
         }
     }
 
+    // A commit of another replica, or one that waits for the order, may get an earlier time.
+    fn ordered_between_commits(&self) -> Result<Glsn> {
+        let _held = self.applier.sequencer.lock()?;
+        // The commits of a batch have their times, but are not in the log yet.
+        match self.group.state().is_idle() {
+            true => Ok(Glsn(self.applier.log.bounds().next.0 - 1)),
+            false => Ok(Glsn::MAX),
+        }
+    }
+
     fn append(&self, draft: &Draft<'_>) -> Result<Ticket> {
         let ticket = self.order_item(Item::Entries(draft), self.access.deadline())?;
         Ok(ticket.expect("entries always change something"))

@@ -140,6 +140,16 @@ impl Peers for Shared {
         self.follower.ordered_to_read()
     }
 
+    fn ordered_between_commits(&self) -> Result<Glsn> {
+        // A process that only reads has no turn. It may miss a commit that another process is
+        // ordering just now.
+        let _turn = match self.members().table.is_reader() {
+            true => None,
+            false => Some(self.follower.wait_for_turn()?),
+        };
+        self.members().marks.newest_ordered().lift()
+    }
+
     fn catch_up(&self) -> Result<()> {
         self.note_read();
         self.follower.apply_readable()

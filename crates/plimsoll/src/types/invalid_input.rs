@@ -52,6 +52,12 @@ pub enum InvalidInput {
     /// The range to delete cannot contain any key.
     #[error("the range to delete is empty: its end must be after its beginning")]
     EmptyRange,
+    /// The change feed does not report expiries.
+    #[error(
+        "expiries are reported only for keys of one keyspace on main: watch them (Db::watch), not \
+         all commits and not a branch"
+    )]
+    ExpiriesNotWatched,
     /// A store with an order cannot be shared with other processes.
     #[error(
         "a replica (a store that is opened with `order`) cannot be shared: open it in one process, \

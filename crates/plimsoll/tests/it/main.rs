@@ -101,4 +101,5 @@ mod warm;
 mod warm_law;
 mod warm_objects;
 mod warm_world;
+mod watch_expiries;
 mod wrong_values;

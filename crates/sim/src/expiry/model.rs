@@ -54,6 +54,14 @@ impl Model {
         content.as_ref().filter(|(_, expires)| expires.is_none_or(|at| at > now)).cloned()
     }
 
+    /// The newest value of a key as of a commit, live or not: the commit that put it, and when it
+    /// expires.
+    pub(super) fn newest_of(&self, space: usize, key: u8, at: u64) -> Option<(u64, Option<u64>)> {
+        let versions = self.versions.get(&(space, key))?;
+        let (glsn, content) = versions.iter().rfind(|(glsn, _)| *glsn <= at)?;
+        content.as_ref().map(|(_, expires)| (*glsn, *expires))
+    }
+
     /// Removes everything after `glsn`, as a crash does.
     pub(super) fn cut_behind(&mut self, glsn: u64) {
         self.newest = glsn;

@@ -101,6 +101,11 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Whether no commit has its time and is not in the log yet.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.is_sending && self.open.is_none()
+    }
+
     /// Whether a commit may join or begin a batch now.
     pub(crate) fn may_join(&self) -> bool {
         !self.is_sending && self.open.as_ref().is_none_or(|open| !open.is_closed)
