@@ -22,6 +22,7 @@ use plimsoll_archive::{Bucket, Put};
 use plimsoll_disk::clock::{Clock, SystemClock};
 use plimsoll_disk::random::entropy;
 
+use crate::bases::line_of;
 use crate::batch_object::{Body, FRAME_BYTES, SUM_BYTES, decode, encode};
 use crate::blobs;
 use crate::first::FirstPosition;
@@ -306,12 +307,15 @@ impl BucketOrder {
     fn appended(&self, position: u64) -> Result<Appended, OrderError> {
         match self.check_kept(position) {
             Ok(()) => {}
-            Err(OrderError::Trimmed { .. }) => {
-                let _ = self.bucket.delete(&name_of(position));
-                // The name was free again; or the batch was in the log, and is in the base.
+            Err(OrderError::Trimmed { first }) => {
+                // The name was free again; or the batch was in the log, and is in the base. A heal
+                // reads the old line once more after it has ended it, so that one stays.
+                if line_of(first) == line_of(position) {
+                    let _ = self.bucket.delete(&name_of(position));
+                }
                 return Err(OrderError::InDoubt(format!(
-                    "{}: {}: the log was trimmed meanwhile; open this member again, and check \
-                     whether the commit was made",
+                    "{}: {}: the log was trimmed or healed meanwhile; open this member again, and \
+                     check whether the commit was made",
                     self.place,
                     name_of(position)
                 )));
@@ -374,6 +378,18 @@ impl BucketOrder {
                     }
                 }
             }
+        }
+    }
+
+    /// The batch at a position, whether or not a base has replaced it; `None` if there is none.
+    ///
+    /// # Errors
+    /// The bucket; [`OrderError::Corrupt`].
+    pub(crate) fn read_any(&self, position: u64) -> Result<Option<Vec<u8>>, OrderError> {
+        let name = name_of(position);
+        match self.retry(&name, || self.fetch(&name, OBJECT_BYTES_MAX))? {
+            Some(object) => self.batch(position, object).map(Some),
+            None => Ok(None),
         }
     }
 

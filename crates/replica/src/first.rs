@@ -76,6 +76,7 @@ mod tests {
                 bytes: 1,
                 created_micros: 1,
                 replica: 1,
+                healed: None,
             };
             store(&*bucket, &Numbered { number, base }).unwrap();
             assert_eq!(position.ask(&*bucket).unwrap(), first);

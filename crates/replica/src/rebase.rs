@@ -14,12 +14,11 @@
 
 use std::path::Path;
 
-use plimsoll::{
-    Db, FileScope, Glsn, LogPosition, Moment, Options, OrderPlace, recorded_order_place,
-};
+use plimsoll::{Db, FileScope, Glsn, LogPosition, Moment, Options, recorded_order_place};
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::{Caching, Disk, LockError, Open};
 
+use crate::bases::{self, Numbered, line_of};
 use crate::cluster::{BASE, Place};
 use crate::error::{Error, Result};
 use crate::membership::{CHECK, NEW_BASE, READY, REPLACED, remove_place};
@@ -36,6 +35,9 @@ pub(crate) fn restore_base(place: &Place, dest: &Path, options: Options) -> Resu
     let options = options.shared(false).read_only(false);
     loop {
         let newest = place.newest_base()?;
+        if newest.as_ref().is_some_and(|it| it.base.is_fence()) {
+            return Err(Error::HealUnfinished { place: place.url.clone() });
+        }
         let archive = newest.as_ref().map_or(BASE, |it| &it.base.archive);
         let restored = place.archive(archive)?.restore(dest, options.clone(), Moment::Newest);
         let failed = match restored {
@@ -94,9 +96,18 @@ pub(crate) fn rebase(path: &Path, place: &Place, options: Options) -> Result<()>
     }
     remove_folder(&disk, &draft).map_err(Error::file(&draft))?;
     remove_folder(&disk, &path.join(CHECK)).map_err(Error::file(path.join(CHECK)))?;
+    let at = recorded_order_place(path)?;
+    let own = match &at {
+        Some(at) => match cross(path, place, at.position, &options)? {
+            Crossing::Done => return Ok(()),
+            Crossing::Same => Some(LogPosition { glsn: at.glsn, chain: at.chain }),
+            Crossing::From(end) => Some(end),
+        },
+        None => None,
+    };
     restore_base(place, &draft, options.clone())?;
-    let compared = match recorded_order_place(path)? {
-        Some(at) => check_history(&draft, at, options),
+    let compared = match own {
+        Some(own) => check_history(&draft, own, options),
         None => Ok(false),
     };
     let is_known = compared.or_else(|error| {
@@ -116,13 +127,68 @@ pub(crate) fn rebase(path: &Path, place: &Place, options: Options) -> Result<()>
     replace_files(path)
 }
 
+/// How the line of the log that a member knows continues.
+enum Crossing {
+    /// It is that of the newest base.
+    Same,
+    /// Another one began at the end of the member's history: the member goes on there.
+    Done,
+    /// Another one began later. The end of the member's history.
+    From(LogPosition),
+}
+
+/// Passes a member to the newest line of the log. Its whole history counts, not only up to its
+/// recorded place: everything after that was in the old line, too.
+fn cross(path: &Path, place: &Place, position: u64, options: &Options) -> Result<Crossing> {
+    let Some(newest) = place.newest_base()? else { return Ok(Crossing::Same) };
+    let mut next = None;
+    for number in (1..=newest.number).rev() {
+        let found = bases::read(&*place.bucket, number).map_err(|it| place.refused(it))?;
+        let Some(Numbered { base, .. }) = found else {
+            let object = format!("{}: {}", place.url, bases::name_of(number));
+            return Err(Error::Damaged { place: object, what: "it is missing".to_owned() });
+        };
+        if line_of(base.first) <= line_of(position) {
+            break;
+        }
+        next = base.healed.map(|healed| (number, healed)).or(next);
+    }
+    let Some((number, healed)) = next else { return Ok(Crossing::Same) };
+    let end = end_of(&open_to_read(path, options)?)?;
+    if end.glsn.0 > healed.glsn {
+        let (path, newest, healed) = (path.to_owned(), end.glsn, Glsn(healed.glsn));
+        return Err(Error::Ahead { path, newest, position, healed });
+    }
+    if end.glsn.0 == healed.glsn && end.chain != healed.chain {
+        let message =
+            format!("the cluster was healed with another history up to GLSN {}", end.glsn);
+        return Err(plimsoll::Error::Forked { glsn: Some(end.glsn), message }.into());
+    }
+    if end.glsn.0 == healed.glsn && number == newest.number {
+        // The first batch of the line continues this history.
+        remove_place(path)?;
+        return Ok(Crossing::Done);
+    }
+    Ok(Crossing::From(end))
+}
+
+/// Opens a member without its bucket.
+pub(crate) fn open_to_read(path: &Path, options: &Options) -> Result<Db> {
+    let options = options.clone().create(false).shared(false).read_only(true).warm(false);
+    Ok(Db::open(path, options)?)
+}
+
+/// The end of the log of a store.
+pub(crate) fn end_of(db: &Db) -> Result<LogPosition> {
+    Ok(db.files(FileScope::Whole, &mut |_| Ok(()))?)
+}
+
 /// Fails if the member has another history than the base. False if they cannot be compared.
-fn check_history(draft: &Path, at: OrderPlace, options: Options) -> Result<bool> {
-    if at.chain == 0 {
+fn check_history(draft: &Path, after: LogPosition, options: Options) -> Result<bool> {
+    if after.chain == 0 {
         return Ok(false);
     }
-    let db = Db::open(draft, options.create(false).shared(false).read_only(true).warm(false))?;
-    let after = LogPosition { glsn: at.glsn, chain: at.chain };
+    let db = open_to_read(draft, &options)?;
     let scope = FileScope::LogFrom { segment: Glsn(u64::MAX), after };
     match db.files(scope, &mut |_| Ok(())) {
         Ok(_) => Ok(true),
@@ -165,7 +231,7 @@ fn replace_files(path: &Path) -> Result<()> {
 }
 
 /// Excludes other processes that open the member for writing.
-pub(crate) fn locked(path: &Path) -> Result<impl Sized> {
+pub(crate) fn locked(path: &Path) -> Result<impl Send + use<>> {
     OsDisk::new().lock(path).map_err(|error| match error {
         LockError::Held { pid, who } => {
             Error::Store(plimsoll::Error::Locked { path: path.to_owned(), pid, who })
