@@ -54,6 +54,8 @@ pub(crate) struct Base {
 /// The end of the history that a new line of the log continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Healed {
+    /// The line that it continues: that of the member from which it was made.
+    pub(crate) line: u64,
     pub(crate) glsn: u64,
     /// The chain hash of the log there.
     pub(crate) chain: u64,

@@ -216,7 +216,11 @@ impl Healing<'_> {
             bytes: base.bytes,
             created_micros: SystemClock::new().wall_micros(),
             replica: sources.best().at.replica,
-            healed: Some(Healed { glsn: end.glsn.0, chain: end.chain }),
+            healed: Some(Healed {
+                line: line_of(sources.best().at.position),
+                glsn: end.glsn.0,
+                chain: end.chain,
+            }),
         };
         let stored = Numbered { number: fence.number + 1, base: stored };
         let is_stored = bases::store(&*place.bucket, &stored);

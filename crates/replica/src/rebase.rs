@@ -141,17 +141,21 @@ enum Crossing {
 /// recorded place: everything after that was in the old line, too.
 fn cross(path: &Path, place: &Place, position: u64, options: &Options) -> Result<Crossing> {
     let Some(newest) = place.newest_base()? else { return Ok(Crossing::Same) };
-    let mut next = None;
+    let (own, mut line, mut next) = (line_of(position), line_of(newest.base.first), None);
+    // Back through the heals from which the newest line comes, to that which left the own line, or
+    // a line before it.
     for number in (1..=newest.number).rev() {
         let found = bases::read(&*place.bucket, number).map_err(|it| place.refused(it))?;
         let Some(Numbered { base, .. }) = found else {
             let object = format!("{}: {}", place.url, bases::name_of(number));
             return Err(Error::Damaged { place: object, what: "it is missing".to_owned() });
         };
-        if line_of(base.first) <= line_of(position) {
+        if line <= own || line_of(base.first) <= own {
             break;
         }
-        next = base.healed.map(|healed| (number, healed)).or(next);
+        if let Some(healed) = base.healed.filter(|_| line_of(base.first) == line) {
+            (next, line) = (Some((number, healed)), healed.line);
+        }
     }
     let Some((number, healed)) = next else { return Ok(Crossing::Same) };
     let end = end_of(&open_to_read(path, options)?)?;

@@ -25,7 +25,6 @@ const NUMBERS_LEFT_OUT: u16 = 64;
 pub(crate) struct At {
     pub(crate) position: u64,
     pub(crate) hash: [u8; 32],
-    pub(crate) glsn: Glsn,
     /// 0 if the folder is a copy.
     pub(crate) replica: u16,
     pub(crate) replicas: u16,
@@ -60,7 +59,6 @@ impl Source {
         let at = recorded_order_place(path)?.map_or_else(At::default, |at| At {
             position: at.position,
             hash: at.hash,
-            glsn: at.glsn,
             replica: at.replica,
             replicas: at.replicas,
         });
