@@ -117,10 +117,7 @@ pub(crate) fn read(bucket: &dyn Bucket, number: u64) -> Result<Option<Numbered>,
             Ok(Some(Numbered { number, base }))
         }
         Ok(_) => Err(Failure::Damaged(name, "its positions are impossible".to_owned())),
-        Err(Unusable::Format(format)) => {
-            let what = format!("it has format {format}: use the version of Plimsoll that wrote it");
-            Err(Failure::Damaged(name, what))
-        }
+        Err(Unusable::Format(format)) => Err(Failure::Newer(name, format)),
         Err(Unusable::Damaged(what)) => {
             let what = format!("{what}; restore this object from a copy of the bucket");
             Err(Failure::Damaged(name, what))
@@ -213,7 +210,10 @@ mod tests {
             changed[at] ^= 1;
             std::fs::write(&path, changed).unwrap();
             let refused = newest(&*bucket, 0).unwrap_err();
-            assert!(matches!(&refused, Failure::Damaged(name, _) if *name == name_of(1)), "{at}");
+            let (Failure::Damaged(name, _) | Failure::Newer(name, _)) = &refused else {
+                panic!("{refused:?}")
+            };
+            assert_eq!(*name, name_of(1), "{at}");
         }
     }
 }

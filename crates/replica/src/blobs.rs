@@ -24,6 +24,8 @@ pub(crate) enum Failure {
     Io(String, io::Error),
     /// An object is damaged.
     Damaged(String, String),
+    /// An object has a format that this version does not know.
+    Newer(String, u64),
 }
 
 /// The object of a blob.

@@ -182,6 +182,11 @@ impl BucketOrder {
         match failure {
             blobs::Failure::Io(name, error) => self.unavailable(&name, &error),
             blobs::Failure::Damaged(name, what) => self.corrupt(&name, &what),
+            blobs::Failure::Newer(name, format) => {
+                let what =
+                    format!("it has format {format}: use the version of Plimsoll that wrote it");
+                self.corrupt(&name, &what)
+            }
         }
     }
 
@@ -251,7 +256,8 @@ impl BucketOrder {
         if is_recent {
             return Ok(false);
         }
-        // So that nothing is stored if the newest base is damaged.
+        // So that nothing is stored if the newest base is damaged, or was set back.
+        self.first.check(&*self.bucket).map_err(|failure| self.failed(failure))?;
         self.first()?;
         let hint = self.hint().unwrap_or(0);
         if hint <= position {

@@ -116,6 +116,9 @@ impl Place {
             Failure::Damaged(name, what) => {
                 Error::Damaged { place: format!("{}: {name}", self.url), what }
             }
+            Failure::Newer(name, format) => {
+                Error::Format { place: format!("{}: {name}", self.url), format, known: FORMAT }
+            }
         }
     }
 

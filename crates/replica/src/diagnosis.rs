@@ -98,6 +98,8 @@ pub(crate) struct Found {
     pub(crate) line: u64,
     /// The batches of the newest line of the log that can be read.
     pub(crate) log: Vec<Logged>,
+    /// The positions of those that cannot be read.
+    pub(crate) unreadable: Vec<u64>,
     /// The highest number of a member that the log names.
     pub(crate) replicas: u16,
     pub(crate) log_id: u128,
@@ -118,6 +120,7 @@ impl Found {
             fence: None,
             line: 0,
             log: Vec::new(),
+            unreadable: Vec::new(),
             replicas: 0,
             log_id,
         };
@@ -245,6 +248,7 @@ impl Found {
             }
         };
         self.problems.push(Problem::Damaged { object, what });
+        self.unreadable.push(position);
         Ok(None)
     }
 

@@ -279,6 +279,11 @@ impl Healing<'_> {
                  cannot be applied because what is before them is gone",
                 best.path.display()
             ),
+            Some(Extra::Unreadable { position }) => format!(
+                "the batch at position {position} of the log cannot be read, and {} has not \
+                 applied it",
+                best.path.display()
+            ),
             Some(Extra::Forked { first, last }) => {
                 format!("the log has commits of another history at positions {first} to {last}")
             }
@@ -367,7 +372,12 @@ impl Healing<'_> {
     fn begin(&self, first: u64, found: &Found, sources: &Sources, end: LogPosition) -> Result<u64> {
         let (place, best) = (self.place, sources.best());
         let nonce = entropy().map_err(|error| place.failed("a random number", error))?;
-        let replicas = sources.replicas()?.max(found.replicas);
+        let replicas = sources.replicas().max(found.replicas);
+        if replicas == 0 {
+            let what = "it has no place in the log of its cluster (the file REPLICA); give also a \
+                        member that has one";
+            return Err(Error::Unusable { path: best.path.clone(), what: what.to_owned() });
+        }
         for line in line_of(first).. {
             let position = begin_of(line);
             let end = (end.glsn, end.chain);

@@ -12,13 +12,14 @@
 //! number, because the names of its blob files begin again. A call that is killed before
 //! `base.ready` is there begins again, and one that is killed later continues.
 
+use std::cmp::Ordering;
 use std::path::Path;
 
 use plimsoll::{Db, FileScope, Glsn, LogPosition, Moment, Options, recorded_order_place};
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::{Caching, Disk, LockError, Open};
 
-use crate::bases::{self, Numbered, line_of};
+use crate::bases::{self, Healed, Numbered, line_of};
 use crate::cluster::{BASE, Place};
 use crate::error::{Error, Result};
 use crate::membership::{CHECK, NEW_BASE, READY, REPLACED, remove_place};
@@ -159,21 +160,45 @@ fn cross(path: &Path, place: &Place, position: u64, options: &Options) -> Result
     }
     let Some((number, healed)) = next else { return Ok(Crossing::Same) };
     let end = end_of(&open_to_read(path, options)?)?;
-    if end.glsn.0 > healed.glsn {
-        let (path, newest, healed) = (path.to_owned(), end.glsn, Glsn(healed.glsn));
-        return Err(Error::Ahead { path, newest, position, healed });
-    }
-    if end.glsn.0 == healed.glsn && end.chain != healed.chain {
-        let message =
-            format!("the cluster was healed with another history up to GLSN {}", end.glsn);
-        return Err(plimsoll::Error::Forked { glsn: Some(end.glsn), message }.into());
-    }
-    if end.glsn.0 == healed.glsn && number == newest.number {
+    match compare(end, healed) {
+        History::Longer => Err(Error::Ahead {
+            path: path.to_owned(),
+            newest: end.glsn,
+            position,
+            healed: Glsn(healed.glsn),
+        }),
+        History::Other => {
+            let glsn = Some(end.glsn);
+            let message =
+                format!("the cluster was healed with another history up to GLSN {}", end.glsn);
+            Err(plimsoll::Error::Forked { glsn, message }.into())
+        }
         // The first batch of the line continues this history.
-        remove_place(path)?;
-        return Ok(Crossing::Done);
+        History::Equal if number == newest.number => {
+            remove_place(path)?;
+            Ok(Crossing::Done)
+        }
+        History::Equal | History::Shorter => Ok(Crossing::From(end)),
     }
-    Ok(Crossing::From(end))
+}
+
+/// The history of a member, compared with that which a new line of the log continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum History {
+    Equal,
+    /// It may also be another one.
+    Shorter,
+    Longer,
+    Other,
+}
+
+fn compare(end: LogPosition, healed: Healed) -> History {
+    match end.glsn.0.cmp(&healed.glsn) {
+        Ordering::Less => History::Shorter,
+        Ordering::Greater => History::Longer,
+        Ordering::Equal if end.chain == healed.chain => History::Equal,
+        Ordering::Equal => History::Other,
+    }
 }
 
 /// Opens a member without its bucket.
@@ -242,4 +267,23 @@ pub(crate) fn locked(path: &Path) -> Result<impl Send + use<>> {
         }
         LockError::Io(error) => Error::file(path)(error),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_commit_of_an_old_line_is_taken_for_one_of_the_new_line() {
+        let healed = Healed { line: 0, glsn: 7, chain: 70 };
+        for (glsn, chain, found) in [
+            (6, 70, History::Shorter),
+            (7, 70, History::Equal),
+            (7, 71, History::Other),
+            (8, 70, History::Longer),
+            (9, 80, History::Longer),
+        ] {
+            assert_eq!(compare(LogPosition { glsn: Glsn(glsn), chain }, healed), found, "{glsn}");
+        }
+    }
 }

@@ -47,6 +47,8 @@ pub(crate) enum Extra {
     InBase { number: u64, glsn: Glsn },
     /// Those of the log between two positions, before which something is missing.
     After { first: u64, last: u64 },
+    /// Those of a batch that cannot be read.
+    Unreadable { position: u64 },
     /// Those of the log between two positions, which have another history.
     Forked { first: u64, last: u64 },
 }
@@ -119,8 +121,12 @@ impl Source {
         if let Some(first) = self.forked(place, &found.log)? {
             return Ok(Some(Extra::Forked { first, last }));
         }
-        let after = found.log.iter().find(|it| it.entries > 0 && it.last() > self.end.glsn);
-        Ok(after.map(|it| Extra::After { first: it.position, last }))
+        let after = found.log.iter().find(|it| it.last() > self.end.glsn);
+        if let Some(Logged { position: first, .. }) = after {
+            return Ok(Some(Extra::After { first: *first, last }));
+        }
+        let unreadable = found.unreadable.iter().find(|it| **it > self.at.position);
+        Ok(unreadable.map(|position| Extra::Unreadable { position: *position }))
     }
 }
 
@@ -156,18 +162,10 @@ impl Sources {
         self.all.iter().map(|it| line_of(it.at.position)).max().unwrap_or(0)
     }
 
-    /// The highest number of a member that can be in their logs.
-    pub(crate) fn replicas(&self) -> Result<u16> {
+    /// The highest number of a member that can be in their logs; 0 if it is not known.
+    pub(crate) fn replicas(&self) -> u16 {
         let highest = self.all.iter().map(|it| it.at.replicas).max().unwrap_or(0);
-        match highest {
-            0 => Err(Error::Unusable {
-                path: self.best().path.clone(),
-                what: "it has no place in the log of its cluster (the file REPLICA); give also a \
-                       member that was opened since it joined"
-                    .to_owned(),
-            }),
-            highest => Ok(highest.saturating_add(NUMBERS_LEFT_OUT)),
-        }
+        if highest == 0 { 0 } else { highest.saturating_add(NUMBERS_LEFT_OUT) }
     }
 
     /// Adds the differences between the members and the bucket to the problems.
