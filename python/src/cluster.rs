@@ -40,8 +40,9 @@ pub(crate) fn create_cluster(
 }
 
 /// Heals the cluster of which the closed stores at `members` are members, after objects of its
-/// bucket were deleted, damaged or set back: a new base from the member that has the most begins the
-/// log anew. Returns what was wrong; an empty list, and nothing is changed, if the bucket is whole.
+/// bucket were deleted, damaged or set back: a new base from the member that has the most begins
+/// the log anew. Returns the problems; an empty list, and nothing is changed, if the bucket is
+/// whole.
 /// `bucket` names the bucket if it is empty, or elsewhere. Fails if the bucket has commits that no
 /// given member has, unless `accept_loss`.
 ///

@@ -148,7 +148,8 @@ fn heal(globals: &Globals, args: &ClusterHeal, output: &mut Output) -> Outcome {
     };
     output.report(done, |output| {
         let problems: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
-        let (mut facts, source) = (Vec::new(), report.source.display().to_string());
+        let source = report.source.display().to_string();
+        let mut facts = vec![Fact::new("outcome", done, done)];
         facts.push(Fact::new("problems", problems.join("; "), problems));
         facts.extend([
             Fact::new("bucket", report.url.clone(), report.url),

@@ -345,7 +345,7 @@ fn what_only_the_bucket_has_is_applied_or_its_loss_is_refused() {
 #[test]
 fn a_heal_that_is_killed_at_any_request_loses_nothing_and_is_continued() {
     let mut killed = 0;
-    for requests in (0..).step_by(7) {
+    for requests in (0..).step_by(4) {
         let world = cluster(6, true);
         std::fs::remove_file(&world.log()[1]).unwrap();
         let left = Arc::new(AtomicU64::new(requests));
@@ -353,7 +353,7 @@ fn a_heal_that_is_killed_at_any_request_loses_nothing_and_is_continued() {
         let is_over = done.is_ok();
         killed += u64::from(!is_over);
         // Members open, and read everything.
-        if requests % 21 == 0 {
+        if requests % 16 == 0 {
             let two = world.open("two");
             assert_eq!(get(&two, "key 5").as_deref(), Some("1"));
             two.close().unwrap();
@@ -408,14 +408,16 @@ fn members_that_are_open_stop_and_go_on_when_they_are_opened_again() {
     goes_on(&world, 9);
 }
 
-/// A folder that was copied while the member was open: it has no number, and its log is ahead of its
-/// place.
+/// A folder that was copied while the member was open: it has no number, and its log can be ahead
+/// of its place.
 #[test]
 fn a_copy_of_a_member_is_enough() {
     let world = cluster(4, false);
     let one = world.open("one");
     put_rows(&one, 4..40);
     one.keyspace("default").and_then(|rows| one.put(&rows, "large", vec![7; 600_000])).unwrap();
+    // Its log is written.
+    one.flush().unwrap();
     copy(&world.path("one"), &world.path("copy"));
     drop(one);
     for name in ["one", "two", "bucket"] {
