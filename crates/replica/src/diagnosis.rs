@@ -63,6 +63,13 @@ pub enum Problem {
     Unfinished,
 }
 
+impl Problem {
+    /// Whether it is that of `cluster.json` alone.
+    pub(crate) fn is_of_name(&self) -> bool {
+        matches!(self, Self::Missing { object } | Self::Damaged { object, .. } if object == CLUSTER)
+    }
+}
+
 /// A batch of the log in the bucket.
 #[derive(Clone, Debug)]
 pub(crate) struct Logged {
@@ -139,7 +146,7 @@ impl Found {
         if found.identity.is_none() && found.last_base == 0 && positions == 0 {
             found.problems = vec![Problem::Empty];
         }
-        if found.problems.is_empty() {
+        if found.problems.iter().all(Problem::is_of_name) {
             found.check_archive(place)?;
         }
         Ok(found)

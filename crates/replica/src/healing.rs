@@ -173,10 +173,7 @@ impl Healing<'_> {
             return Err(Error::EmptyBucket { place: place.url.clone() });
         }
         sources.compare(place, &mut found)?;
-        let is_log_whole = found.problems.iter().all(|it| {
-            matches!(it, Problem::Missing { object } | Problem::Damaged { object, .. }
-                if object == crate::cluster::CLUSTER)
-        });
+        let is_log_whole = found.problems.iter().all(Problem::is_of_name);
         let mut report = HealReport {
             url: place.url.clone(),
             id: self.id,
@@ -201,7 +198,7 @@ impl Healing<'_> {
         let (mut end, mut base) = (sources.best().end, self.archive(&archive, sources.best())?);
         let Some(fence) = self.fence(&found, sources)? else { return Ok(None) };
         // What members have committed meanwhile.
-        found = Found { log: self.log_now(found.first(), &found)?, ..found };
+        self.read_again(&mut found)?;
         sources.catch_up(place, &found)?;
         self.check_loss(&found, sources.best())?;
         if sources.best().end != end {
@@ -270,7 +267,8 @@ impl Healing<'_> {
         let what = match best.extra(self.place, found)? {
             None => return Ok(()),
             Some(Extra::InBase { number, glsn }) => format!(
-                "base {number} has the commits up to GLSN {glsn}, and {} ends with GLSN {}",
+                "base {number} has the commits up to GLSN {glsn}, and {} ends with GLSN {}; if \
+                 the base is whole, open this member, which restores it",
                 best.path.display(),
                 best.end.glsn
             ),
@@ -358,14 +356,17 @@ impl Healing<'_> {
         Ok(Some(fence))
     }
 
-    /// Step 4: the log as it is now.
-    fn log_now(&self, first: u64, found: &Found) -> Result<Vec<crate::diagnosis::Logged>> {
+    /// Step 4: reads the log again if it has become longer.
+    fn read_again(&self, found: &mut Found) -> Result<()> {
+        let first = found.first();
         let mut now = numbers(self.place, LOG)?;
         now.retain(|position| is_in(first, *position));
-        match now.last() > found.log.last().map(|it| &it.position) {
-            true => Ok(Found::read(self.place, found.log_id)?.log),
-            false => Ok(found.log.clone()),
+        if now.last() > found.log.last().map(|it| &it.position) {
+            let read = Found::read(self.place, found.log_id)?;
+            (found.log, found.unreadable) = (read.log, read.unreadable);
+            found.replicas = found.replicas.max(read.replicas);
         }
+        Ok(())
     }
 
     /// Step 5: returns the first position of the new line.

@@ -9,7 +9,7 @@ use plimsoll::order::{Order, OrderError};
 use plimsoll::{Db, Error as StoreError};
 use plimsoll_archive::{Bucket, Object, Put};
 use plimsoll_replica::testing::wrap_buckets;
-use plimsoll_replica::{Error, Heal, HealReport, Problem, heal, join, open_member, trim};
+use plimsoll_replica::{Error, Heal, HealReport, Problem, heal, join, open_member, status, trim};
 
 use crate::members::{World, copy, get, options, put, try_put};
 use crate::trim::{archives, has_rows, order_of, positions, put_rows, with_requests, world};
@@ -344,7 +344,7 @@ fn what_only_the_bucket_has_is_applied_or_its_loss_is_refused() {
 
 #[test]
 fn a_heal_that_is_killed_at_any_request_loses_nothing_and_is_continued() {
-    let mut killed = 0;
+    let (mut killed, mut unfinished) = (0, 0);
     for requests in (0..).step_by(4) {
         let world = cluster(6, true);
         std::fs::remove_file(&world.log()[1]).unwrap();
@@ -352,6 +352,7 @@ fn a_heal_that_is_killed_at_any_request_loses_nothing_and_is_continued() {
         let done = with_requests(&left, || heal_with(&world, &["one"]));
         let is_over = done.is_ok();
         killed += u64::from(!is_over);
+        unfinished += u64::from(is_unfinished(&world));
         // Members open, and read everything.
         if requests % 16 == 0 {
             let two = world.open("two");
@@ -365,7 +366,24 @@ fn a_heal_that_is_killed_at_any_request_loses_nothing_and_is_continued() {
             break;
         }
     }
-    assert!(killed > 10, "{killed}");
+    assert!(killed > 10 && unfinished > 0, "{killed} {unfinished}");
+}
+
+/// Whether the old line of the log has ended, and no new one has begun: then nobody writes, joins
+/// or trims.
+fn is_unfinished(world: &World) -> bool {
+    let Err(Error::HealUnfinished { .. }) = status(&world.url(), options()).unwrap().cluster else {
+        return false;
+    };
+    let refused = join(&world.url(), world.path("none"), options()).unwrap_err();
+    assert!(matches!(refused, Error::HealUnfinished { .. }), "{refused}");
+    let (one, before) = (world.open("one"), positions(world));
+    let refused = try_put(&one, "x", "1").unwrap_err();
+    assert!(matches!(refused, StoreError::Behind { .. }), "{refused}");
+    let refused = trim(&one, 1).unwrap_err();
+    assert!(refused.to_string().contains("the order begins"), "{refused}");
+    assert_eq!(positions(world), before);
+    true
 }
 
 #[test]
