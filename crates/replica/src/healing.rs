@@ -139,17 +139,15 @@ pub fn heal(members: &[impl AsRef<Path>], how: &Heal, options: Options) -> Resul
     };
     for _ in 0..TRIES {
         let mut sources = Sources::open(&members, &options)?;
-        match (Healing { place: &place, how, id: own.id }).run(&mut sources)? {
-            Some(report) => {
-                drop(sources);
-                if place.url != own.url {
-                    let moved = Membership { url: place.url.clone(), id: own.id };
-                    members.iter().try_for_each(|path| membership::write(path, &moved))?;
-                }
-                return Ok(report);
+        // Otherwise another call was faster.
+        let healing = Healing { place: &place, how, id: own.id };
+        if let Some(report) = healing.run(&mut sources)? {
+            drop(sources);
+            if place.url != own.url {
+                let moved = Membership { url: place.url.clone(), id: own.id };
+                members.iter().try_for_each(|path| membership::write(path, &moved))?;
             }
-            // Another call was faster.
-            None => {}
+            return Ok(report);
         }
     }
     let what = format!("{}: others heal or trim this cluster, too; try again", place.url);
