@@ -1,6 +1,6 @@
 //! The order loses its batches, and goes on from a replica that has everything: a new line of
-//! positions begins with its end. The other replicas are made anew from its copy; it may also forget
-//! its place, and go on with its own files.
+//! positions begins with its end. The other replicas are made anew from its copy; it may also
+//! forget its place, and go on with its own files.
 
 use std::path::Path;
 
