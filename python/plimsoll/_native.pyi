@@ -62,6 +62,7 @@ __all__ = [
     "archive",
     "clone",
     "create_cluster",
+    "heal_cluster",
     "in_memory",
     "members",
     "open",
@@ -148,6 +149,12 @@ def verify(
     progress: Callable[[int, int], object] | None = None,
 ) -> VerifyReport: ...
 def create_cluster(path: _Path, url: _Path, *, memory: _Size | None = None) -> None: ...
+def heal_cluster(
+    *members: _Path,
+    bucket: _Path | None = None,
+    accept_loss: bool = False,
+    memory: _Size | None = None,
+) -> list[str]: ...
 def archive(db: Db, url: _Path, *, keep: timedelta | None = None) -> ArchiveReport: ...
 def restore_archive(
     path: _Path, url: _Path, *, at: int | datetime | None = None, memory: _Size | None = None

@@ -49,6 +49,10 @@ pub(crate) fn raised_by_cluster(error: plimsoll_replica::Error) -> PyErr {
         | Cluster::NotAMember { .. }
         | Cluster::OtherCluster { .. }
         | Cluster::OtherUrl { .. }
+        | Cluster::Diverged { .. }
+        | Cluster::WouldLose { .. }
+        | Cluster::EmptyBucket { .. }
+        | Cluster::Unusable { .. }
         | Cluster::DestinationExists { .. } => "InvalidInput",
         _ => "Error",
     };

@@ -67,7 +67,7 @@ mod _native {
     #[pymodule_export]
     use crate::branches::{Branch, BranchInfo, BranchMapping};
     #[pymodule_export]
-    use crate::cluster::create_cluster;
+    use crate::cluster::{create_cluster, heal_cluster};
     #[pymodule_export]
     use crate::commits::{Change, Commit, Commits};
     #[pymodule_export]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import plimsoll
@@ -61,3 +62,37 @@ def test_a_trimmed_log_restores_members_that_were_behind(tmp_path: Path) -> None
     with plimsoll.open(tmp_path / "two", memory="16MiB", cluster=bucket) as two:
         assert two[b"key"] == b"9"
         two[b"own"] = b"1"
+
+
+def test_a_cluster_is_healed_from_its_members(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    plimsoll.open(tmp_path / "one", memory="16MiB").close()
+    plimsoll.create_cluster(tmp_path / "one", bucket, memory="16MiB")
+    with (
+        plimsoll.open(tmp_path / "one", memory="16MiB", cluster=bucket) as one,
+        plimsoll.open(tmp_path / "two", memory="16MiB", cluster=bucket) as two,
+    ):
+        for number in range(10):
+            one[b"key"] = b"%d" % number
+        two.sync()
+    members = tmp_path / "one", tmp_path / "two"
+    assert plimsoll.heal_cluster(*members, memory="16MiB") == []
+    sorted((bucket / "log").iterdir())[3].unlink()
+    problems = plimsoll.heal_cluster(*members, memory="16MiB")
+    assert len(problems) == 1 and "log/" in problems[0]
+    assert plimsoll.heal_cluster(*members, memory="16MiB") == []
+    for name in ("one", "two", "three"):
+        with plimsoll.open(tmp_path / name, memory="16MiB", cluster=bucket) as db:
+            assert db[b"key"] == b"9"
+            db[name.encode()] = b"1"
+    for path in bucket.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(plimsoll.InvalidInput, match="this place is empty"):
+        plimsoll.heal_cluster(*members, memory="16MiB")
+    # Only the last one has its own commit.
+    with pytest.raises(plimsoll.InvalidInput, match="at least one"):
+        plimsoll.heal_cluster()
+    members = (*members, tmp_path / "three")
+    assert plimsoll.heal_cluster(*members, bucket=bucket, memory="16MiB") == ["the bucket is empty"]
+    with plimsoll.open(tmp_path / "one", memory="16MiB", cluster=bucket) as db:
+        assert db[b"three"] == b"1"

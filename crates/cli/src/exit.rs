@@ -238,6 +238,10 @@ impl From<plimsoll_replica::Error> for Failure {
             | Replica::IsAMember { .. }
             | Replica::OtherCluster { .. }
             | Replica::OtherUrl { .. }
+            | Replica::Diverged { .. }
+            | Replica::WouldLose { .. }
+            | Replica::EmptyBucket { .. }
+            | Replica::Unusable { .. }
             | Replica::DestinationExists { .. } => Exit::Usage,
             Replica::NotACluster { .. } | Replica::Format { .. } => Exit::Store,
             Replica::Damaged { .. } | Replica::Order(OrderError::Corrupt(_)) => Exit::Corrupt,

@@ -51,6 +51,8 @@ pub use api::admin::backup_options::BackupOptions;
 pub use api::admin::dump::{DumpOptions, DumpReport};
 pub use api::admin::files::{FileKind, FileReader, FileScope, LogPosition, StoreFile};
 pub use api::admin::members::{MemberInfo, members};
+#[doc(hidden)]
+pub use api::admin::order_batch::OrderBatch;
 pub use api::admin::order_place::{OrderPlace, recorded_order_place};
 pub use api::admin::recover::{IndexSource, RecoverReport};
 pub use api::admin::restore::RestoreReport;

@@ -3,6 +3,11 @@
 //! Base *n* is the object `bases/<n>`, stored by put-if-absent once its archive was read back. The
 //! numbers are dense and begin at 1, and no such object is ever removed, so the newest one is found
 //! without a list. Invariant: a batch is removed only after the base that replaces it is stored.
+//!
+//! A heal (`healing.rs`) begins a new *line* of the log: its positions follow those of all earlier
+//! lines by far. It first stores a *fence*, a base without an archive, whose first position is that
+//! of the next line: no member appends to the old line from then on. The base that follows states
+//! where the history of the old line ends.
 
 use std::io::Read;
 
@@ -40,6 +45,47 @@ pub(crate) struct Base {
     pub(crate) created_micros: u64,
     /// The number of the member that made it.
     pub(crate) replica: u16,
+    /// If it begins a new line of the log: the end of the history before. No batch of an older line
+    /// counts beyond it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) healed: Option<Healed>,
+}
+
+/// The end of the history that a new line of the log continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Healed {
+    /// The line that it continues: that of the member from which it was made.
+    pub(crate) line: u64,
+    pub(crate) glsn: u64,
+    /// The chain hash of the log there.
+    pub(crate) chain: u64,
+}
+
+/// The positions of a line: a line begins at a multiple of this.
+const LINE: u64 = 1 << 40;
+
+/// The number of the line of a position. Lines are not dense.
+pub(crate) fn line_of(position: u64) -> u64 {
+    position / LINE
+}
+
+/// The first position of a line.
+pub(crate) fn begin_of(line: u64) -> u64 {
+    line.saturating_mul(LINE)
+}
+
+impl Base {
+    /// The base that ends all lines before that of `first`, until another one is stored.
+    pub(crate) fn fence(first: u64, created_micros: u64) -> Self {
+        let (position, glsn, archive) = (first, 0, String::new());
+        let (bytes, replica, healed) = (0, 0, None);
+        Self { first, position, glsn, archive, bytes, created_micros, replica, healed }
+    }
+
+    /// Whether it has no archive.
+    pub(crate) fn is_fence(&self) -> bool {
+        self.archive.is_empty()
+    }
 }
 
 /// A base, and its number.
@@ -71,10 +117,7 @@ pub(crate) fn read(bucket: &dyn Bucket, number: u64) -> Result<Option<Numbered>,
             Ok(Some(Numbered { number, base }))
         }
         Ok(_) => Err(Failure::Damaged(name, format!("its positions are impossible; {PUT_BACK}"))),
-        Err(Unusable::Format(format)) => {
-            let what = format!("it has format {format}: use the version of Plimsoll that wrote it");
-            Err(Failure::Damaged(name, what))
-        }
+        Err(Unusable::Format(format)) => Err(Failure::Newer(name, format)),
         Err(Unusable::Damaged(what)) => Err(Failure::Damaged(name, format!("{what}; {PUT_BACK}"))),
     }
 }
@@ -114,6 +157,14 @@ pub(crate) fn store(bucket: &dyn Bucket, numbered: &Numbered) -> Result<bool, Fa
     }
 }
 
+/// Stores a base in place of a missing or damaged one: for a heal, which has stored a newer one.
+pub(crate) fn replace(bucket: &dyn Bucket, numbered: &Numbered) -> Result<(), Failure> {
+    let name = name_of(numbered.number);
+    let failed = |error| Failure::Io(name.clone(), error);
+    let text = sealed_json::encode(TITLE, &numbered.base).map_err(|error| failed(error.into()))?;
+    bucket.replace(&name, &text).map_err(failed)
+}
+
 #[cfg(test)]
 #[allow(clippy::disallowed_methods, reason = "tests damage real files")]
 mod tests {
@@ -124,7 +175,8 @@ mod tests {
     fn base(first: u64) -> Base {
         let archive = "base-1-1".to_owned();
         let (glsn, bytes, created_micros, replica) = (9, 1, 1, 1);
-        Base { first, position: first + 3, glsn, archive, bytes, created_micros, replica }
+        let position = first + 3;
+        Base { first, position, glsn, archive, bytes, created_micros, replica, healed: None }
     }
 
     #[test]
@@ -155,7 +207,10 @@ mod tests {
             changed[at] ^= 1;
             std::fs::write(&path, changed).unwrap();
             let refused = newest(&*bucket, 0).unwrap_err();
-            assert!(matches!(&refused, Failure::Damaged(name, _) if *name == name_of(1)), "{at}");
+            let (Failure::Damaged(name, _) | Failure::Newer(name, _)) = &refused else {
+                panic!("{refused:?}")
+            };
+            assert_eq!(*name, name_of(1), "{at}");
         }
     }
 }

@@ -28,6 +28,8 @@ pub(crate) enum Failure {
     Io(String, io::Error),
     /// An object is damaged.
     Damaged(String, String),
+    /// An object has a format that this version does not know.
+    Newer(String, u64),
 }
 
 /// The object of a blob.
@@ -71,7 +73,7 @@ pub(crate) fn put(
 }
 
 /// Whether the object is there and has the hash.
-fn check(bucket: &dyn Bucket, name: &str, hash: &[u8; 32]) -> io::Result<bool> {
+pub(crate) fn check(bucket: &dyn Bucket, name: &str, hash: &[u8; 32]) -> io::Result<bool> {
     let Some(object) = bucket.get(name)? else { return Ok(false) };
     let mut reader = Verified::new(object.reader, *hash, name.to_owned());
     match io::copy(&mut reader, &mut io::sink()) {

@@ -22,6 +22,7 @@ use plimsoll_archive::{Bucket, Put};
 use plimsoll_disk::clock::{Clock, SystemClock};
 use plimsoll_disk::random::entropy;
 
+use crate::bases::line_of;
 use crate::batch_object::{Body, FRAME_BYTES, SUM_BYTES, decode, encode};
 use crate::blobs::{self, PUT_BACK};
 use crate::first::FirstPosition;
@@ -181,6 +182,11 @@ impl BucketOrder {
         match failure {
             blobs::Failure::Io(name, error) => self.unavailable(&name, &error),
             blobs::Failure::Damaged(name, what) => self.corrupt(&name, &what),
+            blobs::Failure::Newer(name, format) => {
+                let what =
+                    format!("it has format {format}: use the version of Plimsoll that wrote it");
+                self.corrupt(&name, &what)
+            }
         }
     }
 
@@ -255,7 +261,8 @@ impl BucketOrder {
         if is_recent {
             return Ok(false);
         }
-        // So that nothing is stored if the newest base is damaged.
+        // So that nothing is stored if the newest base is damaged, or was set back.
+        self.first.check(&*self.bucket).map_err(|failure| self.failed(failure))?;
         self.first()?;
         let hint = self.hint().unwrap_or(0);
         if hint <= position {
@@ -310,11 +317,15 @@ impl BucketOrder {
     fn appended(&self, position: u64) -> Result<Appended, OrderError> {
         match self.check_kept(position) {
             Ok(()) => {}
-            Err(OrderError::Trimmed { .. }) => {
-                let _ = self.bucket.delete(&name_of(position));
-                // The name was free again; or the batch was in the log, and is in the base.
+            Err(OrderError::Trimmed { first }) => {
+                // The name was free again; or the batch was in the log, and is in the base. A heal
+                // reads the old line once more after it has ended it, so that one stays.
+                if line_of(first) == line_of(position) {
+                    let _ = self.bucket.delete(&name_of(position));
+                }
                 return Err(OrderError::InDoubt(format!(
-                    "{}: {}: the log was trimmed meanwhile; open this member again",
+                    "{}: {}: the log was trimmed or healed meanwhile; open this member again, and \
+                     check whether the commit was made",
                     self.place,
                     name_of(position)
                 )));
@@ -379,6 +390,18 @@ impl BucketOrder {
                     }
                 }
             }
+        }
+    }
+
+    /// The batch at a position, whether or not a base has replaced it; `None` if there is none.
+    ///
+    /// # Errors
+    /// The bucket; [`OrderError::Corrupt`].
+    pub(crate) fn read_any(&self, position: u64) -> Result<Option<Vec<u8>>, OrderError> {
+        let name = name_of(position);
+        match self.retry(&name, || self.fetch(&name, OBJECT_BYTES_MAX))? {
+            Some(object) => self.batch(position, object).map(Some),
+            None => Ok(None),
         }
     }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! cluster.json   id, format, creation, base: written last, by put-if-absent
 //! base/          an archive of the store from which the cluster was created
-//! bases/         later bases (`bases.rs`)
+//! bases/         later bases, and where a new line of the log begins (`bases.rs`)
 //! base-…/        the archives of those (`trimming.rs`)
 //! log/           the batches (`bucket_order.rs`)
 //! blob/          large values, by hash (`blobs.rs`)
@@ -28,7 +28,7 @@ use crate::error::{Error, Result};
 use crate::sealed_json::{self, FORMAT, Unusable};
 
 /// The object that identifies a cluster.
-const CLUSTER: &str = "cluster.json";
+pub(crate) const CLUSTER: &str = "cluster.json";
 
 /// Its title.
 const TITLE: &str = "cluster";
@@ -116,6 +116,9 @@ impl Place {
             Failure::Damaged(name, what) => {
                 Error::Damaged { place: format!("{}: {name}", self.url), what }
             }
+            Failure::Newer(name, format) => {
+                Error::Format { place: format!("{}: {name}", self.url), format, known: FORMAT }
+            }
         }
     }
 
@@ -186,6 +189,25 @@ impl Place {
                 true => Ok(()),
                 false => Err(Error::ClusterExists { place: self.url.clone() }),
             },
+        }
+    }
+
+    /// Makes this place the cluster again that it was, after its object was lost or damaged.
+    pub(crate) fn identify_again(&self, identity: &Identity) -> Result<()> {
+        match self.find_identity() {
+            // Another call was faster.
+            Ok(Some(found)) if found.id == identity.id => Ok(()),
+            Ok(None) => match self.identify(identity) {
+                Err(Error::ClusterExists { .. }) if self.identity()?.id == identity.id => Ok(()),
+                done => done,
+            },
+            Err(Error::Damaged { .. }) => {
+                let text = sealed_json::encode(TITLE, identity)
+                    .map_err(|error| self.failed(CLUSTER, error.into()))?;
+                self.bucket.replace(CLUSTER, &text).map_err(|error| self.failed(CLUSTER, error))
+            }
+            Ok(Some(_)) => Err(Error::ClusterExists { place: self.url.clone() }),
+            Err(error) => Err(error),
         }
     }
 

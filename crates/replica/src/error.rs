@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use plimsoll::Glsn;
 use plimsoll::order::OrderError;
 
 use crate::retry::remedy;
@@ -149,6 +150,80 @@ pub enum Error {
         own: String,
         /// The other URL.
         given: String,
+    },
+    /// A heal of the cluster was begun and did not end: repeat it.
+    #[error(
+        "{place}: a heal of this cluster was begun and is not finished; run `plimsoll cluster \
+         heal` again"
+    )]
+    HealUnfinished {
+        /// The bucket.
+        place: String,
+    },
+    /// The cluster was healed from members that lack commits of this one: heal it again with this
+    /// member, or join anew.
+    #[error(
+        "{}: this member has commits up to GLSN {newest}, but its cluster was healed from a member \
+         that ended with GLSN {healed}, so the commits after that are only here, at position \
+         {position} of the old log. To keep them, run `plimsoll cluster heal` with this member \
+         and one that is up to date, which works until another member commits. Otherwise set \
+         this folder aside and join with a new one",
+        path.display()
+    )]
+    Ahead {
+        /// The member.
+        path: PathBuf,
+        /// Its newest GLSN.
+        newest: Glsn,
+        /// The last position of the old log that it has recorded.
+        position: u64,
+        /// The last GLSN of the history that the cluster has.
+        healed: Glsn,
+    },
+    /// Two members have different histories, so the log cannot continue both: give only the one
+    /// whose commits are to stay.
+    #[error(
+        "{} and {} have different histories: {what}; heal with the members of one history, and \
+         set the others aside",
+        one.display(),
+        other.display()
+    )]
+    Diverged {
+        /// The member that has the most.
+        one: PathBuf,
+        /// Another one.
+        other: PathBuf,
+        /// Where they differ.
+        what: String,
+    },
+    /// The bucket has commits that none of the given members has, and that cannot be applied:
+    /// give the member that has them, or accept the loss.
+    #[error(
+        "{place}: {what}; nothing was removed. Give also the member that has these commits, or \
+         repeat this with --accept-loss"
+    )]
+    WouldLose {
+        /// The bucket.
+        place: String,
+        /// The commits.
+        what: String,
+    },
+    /// The bucket is empty: it may be a folder that is not mounted.
+    #[error(
+        "{place}: this place is empty. If the bucket is lost, name the place with --bucket, so \
+         that a folder that is not mounted is not taken for a bucket that was emptied"
+    )]
+    EmptyBucket {
+        /// The bucket.
+        place: String,
+    },
+    /// A member cannot be the source of a heal.
+    #[error("{}: {what}", path.display())]
+    Unusable {
+        /// The member.
+        path: PathBuf,
+        /// The reason, and the remedy.
+        what: String,
     },
     /// The destination of a new member is in use.
     #[error(

@@ -36,6 +36,21 @@ impl FirstPosition {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Fails if the newest base that is known is not in the bucket any more.
+    pub(crate) fn check(&self, bucket: &dyn Bucket) -> Result<(), Failure> {
+        let Known { number, first } = *self.lock();
+        match number {
+            0 => return Ok(()),
+            _ => match bases::read(bucket, number)? {
+                Some(found) if found.base.first == first => return Ok(()),
+                _ => {}
+            },
+        }
+        let what = "it is missing, or another one: the bucket was set back or has lost objects; \
+                    see docs/how-to/after-the-loss-of-a-bucket.md";
+        Err(Failure::Damaged(bases::name_of(number), what.to_owned()))
+    }
+
     /// Asks the bucket; one request if there is no newer base than at the last call.
     pub(crate) fn ask(&self, bucket: &dyn Bucket) -> Result<u64, Failure> {
         let Known { mut number, mut first } = *self.lock();
@@ -76,9 +91,13 @@ mod tests {
                 bytes: 1,
                 created_micros: 1,
                 replica: 1,
+                healed: None,
             };
             store(&*bucket, &Numbered { number, base }).unwrap();
             assert_eq!(position.ask(&*bucket).unwrap(), first);
+            position.check(&*bucket).unwrap();
         }
+        bucket.delete(&bases::name_of(2)).unwrap();
+        assert!(matches!(position.check(&*bucket), Err(Failure::Damaged(..))));
     }
 }

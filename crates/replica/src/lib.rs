@@ -37,8 +37,10 @@ mod blobs;
 mod bucket_order;
 mod cluster;
 mod creating;
+mod diagnosis;
 mod error;
 mod first;
+mod healing;
 mod joining;
 mod leaving;
 mod membership;
@@ -49,6 +51,7 @@ mod probe;
 mod rebase;
 mod retry;
 mod sealed_json;
+mod sources;
 mod status;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
@@ -57,7 +60,9 @@ mod trimming;
 
 pub use bucket_order::BucketOrder;
 pub use creating::{CreateReport, create};
+pub use diagnosis::Problem;
 pub use error::{Error, Result};
+pub use healing::{Heal, HealReport, heal};
 pub use joining::{JoinReport, join};
 pub use leaving::{Leave, LeaveReport, leave};
 pub use membership::{Membership, membership};

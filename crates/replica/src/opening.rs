@@ -91,9 +91,10 @@ pub(crate) fn open_at(path: &Path, place: &Place, id: u128, options: Options) ->
                 Ok(first) if rebase::is_behind(path, first)? => {
                     match rebase::rebase(path, place, options.clone()) {
                         Err(
-                            error @ Error::Store(
+                            error @ (Error::Ahead { .. }
+                            | Error::Store(
                                 plimsoll::Error::Forked { .. } | plimsoll::Error::Locked { .. },
-                            ),
+                            )),
                         ) => return Err(error),
                         // It opens as it is: reads go on, and commits fail with `Behind`.
                         Err(_) => rebase::continue_rebase(path)?,

@@ -12,14 +12,14 @@
 //! number, because the names of its blob files begin again. A call that is killed before
 //! `base.ready` is there begins again, and one that is killed later continues.
 
+use std::cmp::Ordering;
 use std::path::Path;
 
-use plimsoll::{
-    Db, FileScope, Glsn, LogPosition, Moment, Options, OrderPlace, recorded_order_place,
-};
+use plimsoll::{Db, FileScope, Glsn, LogPosition, Moment, Options, recorded_order_place};
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::{Caching, Disk, LockError, Open};
 
+use crate::bases::{self, Healed, Numbered, line_of};
 use crate::blobs::PUT_BACK;
 use crate::cluster::{BASE, Place};
 use crate::error::{Error, Result};
@@ -37,6 +37,9 @@ pub(crate) fn restore_base(place: &Place, dest: &Path, options: Options) -> Resu
     let options = options.shared(false).read_only(false);
     loop {
         let newest = place.newest_base()?;
+        if newest.as_ref().is_some_and(|it| it.base.is_fence()) {
+            return Err(Error::HealUnfinished { place: place.url.clone() });
+        }
         let archive = newest.as_ref().map_or(BASE, |it| &it.base.archive);
         let restored = place.archive(archive)?.restore(dest, options.clone(), Moment::Newest);
         let failed = match restored {
@@ -99,9 +102,18 @@ pub(crate) fn rebase(path: &Path, place: &Place, options: Options) -> Result<()>
     }
     remove_folder(&disk, &draft).map_err(Error::file(&draft))?;
     remove_folder(&disk, &path.join(CHECK)).map_err(Error::file(path.join(CHECK)))?;
+    let at = recorded_order_place(path)?;
+    let own = match &at {
+        Some(at) => match cross(path, place, at.position, &options)? {
+            Crossing::Done => return Ok(()),
+            Crossing::Same => Some(LogPosition { glsn: at.glsn, chain: at.chain }),
+            Crossing::From(end) => Some(end),
+        },
+        None => None,
+    };
     restore_base(place, &draft, options.clone())?;
-    let compared = match recorded_order_place(path)? {
-        Some(at) => check_history(&draft, at, options),
+    let compared = match own {
+        Some(own) => check_history(&draft, own, options),
         None => Ok(false),
     };
     let is_known = compared.or_else(|error| {
@@ -121,13 +133,96 @@ pub(crate) fn rebase(path: &Path, place: &Place, options: Options) -> Result<()>
     replace_files(path)
 }
 
+/// How the line of the log that a member knows continues.
+enum Crossing {
+    /// It is that of the newest base.
+    Same,
+    /// Another one began at the end of the member's history: the member goes on there.
+    Done,
+    /// Another one began later. The end of the member's history.
+    From(LogPosition),
+}
+
+/// Passes a member to the newest line of the log. Its whole history counts, not only up to its
+/// recorded place: everything after that was in the old line, too.
+fn cross(path: &Path, place: &Place, position: u64, options: &Options) -> Result<Crossing> {
+    let Some(newest) = place.newest_base()? else { return Ok(Crossing::Same) };
+    let (own, mut line, mut next) = (line_of(position), line_of(newest.base.first), None);
+    // Back through the heals from which the newest line comes, to that which left the own line, or
+    // a line before it.
+    for number in (1..=newest.number).rev() {
+        let found = bases::read(&*place.bucket, number).map_err(|it| place.refused(it))?;
+        let Some(Numbered { base, .. }) = found else {
+            let object = format!("{}: {}", place.url, bases::name_of(number));
+            return Err(Error::Damaged { place: object, what: "it is missing".to_owned() });
+        };
+        if line <= own || line_of(base.first) <= own {
+            break;
+        }
+        if let Some(healed) = base.healed.filter(|_| line_of(base.first) == line) {
+            (next, line) = (Some((number, healed)), healed.line);
+        }
+    }
+    let Some((number, healed)) = next else { return Ok(Crossing::Same) };
+    let end = end_of(&open_to_read(path, options)?)?;
+    match compare(end, healed) {
+        History::Longer => Err(Error::Ahead {
+            path: path.to_owned(),
+            newest: end.glsn,
+            position,
+            healed: Glsn(healed.glsn),
+        }),
+        History::Other => {
+            let glsn = Some(end.glsn);
+            let message =
+                format!("the cluster was healed with another history up to GLSN {}", end.glsn);
+            Err(plimsoll::Error::Forked { glsn, message }.into())
+        }
+        // The first batch of the line continues this history.
+        History::Equal if number == newest.number => {
+            remove_place(path)?;
+            Ok(Crossing::Done)
+        }
+        History::Equal | History::Shorter => Ok(Crossing::From(end)),
+    }
+}
+
+/// The history of a member, compared with that which a new line of the log continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum History {
+    Equal,
+    /// It may also be another one.
+    Shorter,
+    Longer,
+    Other,
+}
+
+fn compare(end: LogPosition, healed: Healed) -> History {
+    match end.glsn.0.cmp(&healed.glsn) {
+        Ordering::Less => History::Shorter,
+        Ordering::Greater => History::Longer,
+        Ordering::Equal if end.chain == healed.chain => History::Equal,
+        Ordering::Equal => History::Other,
+    }
+}
+
+/// Opens a member without its bucket.
+pub(crate) fn open_to_read(path: &Path, options: &Options) -> Result<Db> {
+    let options = options.clone().create(false).shared(false).read_only(true).warm(false);
+    Ok(Db::open(path, options)?)
+}
+
+/// The end of the log of a store.
+pub(crate) fn end_of(db: &Db) -> Result<LogPosition> {
+    Ok(db.files(FileScope::Whole, &mut |_| Ok(()))?)
+}
+
 /// Fails if the member has another history than the base. False if they cannot be compared.
-fn check_history(draft: &Path, at: OrderPlace, options: Options) -> Result<bool> {
-    if at.chain == 0 {
+fn check_history(draft: &Path, after: LogPosition, options: Options) -> Result<bool> {
+    if after.chain == 0 {
         return Ok(false);
     }
-    let db = Db::open(draft, options.create(false).shared(false).read_only(true).warm(false))?;
-    let after = LogPosition { glsn: at.glsn, chain: at.chain };
+    let db = open_to_read(draft, &options)?;
     let scope = FileScope::LogFrom { segment: Glsn(u64::MAX), after };
     match db.files(scope, &mut |_| Ok(())) {
         Ok(_) => Ok(true),
@@ -170,11 +265,30 @@ fn replace_files(path: &Path) -> Result<()> {
 }
 
 /// Excludes other processes that open the member for writing.
-pub(crate) fn locked(path: &Path) -> Result<impl Sized> {
+pub(crate) fn locked(path: &Path) -> Result<impl Send + use<>> {
     OsDisk::new().lock(path).map_err(|error| match error {
         LockError::Held { pid, who } => {
             Error::Store(plimsoll::Error::Locked { path: path.to_owned(), pid, who })
         }
         LockError::Io(error) => Error::file(path)(error),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_commit_of_an_old_line_is_taken_for_one_of_the_new_line() {
+        let healed = Healed { line: 0, glsn: 7, chain: 70 };
+        for (glsn, chain, found) in [
+            (6, 70, History::Shorter),
+            (7, 70, History::Equal),
+            (7, 71, History::Other),
+            (8, 70, History::Longer),
+            (9, 80, History::Longer),
+        ] {
+            assert_eq!(compare(LogPosition { glsn: Glsn(glsn), chain }, healed), found, "{glsn}");
+        }
+    }
 }

@@ -127,6 +127,9 @@ fn is_store(path: &Path) -> bool {
 
 fn of_cluster(place: &Place) -> Result<(u128, ClusterStatus)> {
     let identity = place.identity()?;
+    if place.newest_base()?.is_some_and(|it| it.base.is_fence()) {
+        return Err(Error::HealUnfinished { place: place.url.clone() });
+    }
     let created = UNIX_EPOCH + Duration::from_micros(identity.created_micros);
     let order = place.order()?;
     let (last, first) = (order.end()?, order.first()?);

@@ -20,7 +20,7 @@ use std::thread;
 use std::time::Duration;
 
 use plimsoll::order::{Order, OrderError};
-use plimsoll::{Db, Glsn, Moment, Options, OrderPlace};
+use plimsoll::{Db, Glsn, Moment, Options};
 use plimsoll_archive::{Bucket, Folders, RestoreReport};
 use plimsoll_disk::clock::{Clock, SystemClock};
 use plimsoll_disk::os::OsDisk;
@@ -152,6 +152,9 @@ fn make_base(db: &Db, path: &Path, place: &Place, keep: u64) -> Result<Made> {
     // Only durable commits are archived, and the place may be ahead of them.
     db.sync()?;
     let newest = place.newest_base()?;
+    if newest.as_ref().is_some_and(|it| it.base.is_fence()) {
+        return Err(Error::HealUnfinished { place: place.url.clone() });
+    }
     let order = place.order()?;
     let (first, new_first) = (order.first()?, first_after(at.position, keep));
     let mut report = TrimReport {
@@ -179,14 +182,14 @@ fn make_base(db: &Db, path: &Path, place: &Place, keep: u64) -> Result<Made> {
     let number = newest.as_ref().map_or(0, |it| it.number) + 1;
     let mut archive = archive_for(place, newest.as_ref(), number, at.replica)?;
     let fresh = archive_name(at.replica, number);
-    let mut made = archived(db, path, place, &archive, &at);
+    let mut made = archived(db, path, place, &archive, at.glsn);
     if made.is_err() && place.newest_base()? != newest {
         // Another member has removed that archive.
         return Ok(Made::Overtaken);
     }
     if made.is_err() && archive != fresh {
         // The archive of an earlier base is damaged.
-        made = archived(db, path, place, &fresh, &at);
+        made = archived(db, path, place, &fresh, at.glsn);
         archive = fresh;
     }
     let verified = made?;
@@ -199,6 +202,7 @@ fn make_base(db: &Db, path: &Path, place: &Place, keep: u64) -> Result<Made> {
         bytes: verified.bytes,
         created_micros: SystemClock::new().wall_micros(),
         replica: at.replica,
+        healed: None,
     };
     place.make_folders(&[bases::FOLDER])?;
     // Another member may have made the folder, and been killed.
@@ -212,19 +216,19 @@ fn make_base(db: &Db, path: &Path, place: &Place, keep: u64) -> Result<Made> {
     Ok(Made::Report(Box::new(report)))
 }
 
-/// Steps 1 and 2.
-fn archived(
+/// Steps 1 and 2, for a base that needs everything up to a GLSN.
+pub(crate) fn archived(
     db: &Db,
     path: &Path,
     place: &Place,
     archive: &str,
-    at: &OrderPlace,
+    least: Glsn,
 ) -> Result<Verified> {
     let pushed = place.archive(archive)?.keep(KEEP_MOMENTS).push(db)?;
     let verified = verify(place, archive, path)?;
     match pushed.glsn.min(verified.glsn) {
-        end if end < at.glsn => {
-            Err(unverified(place, archive, &format!("it ends with GLSN {end}, before {}", at.glsn)))
+        end if end < least => {
+            Err(unverified(place, archive, &format!("it ends with GLSN {end}, before {least}")))
         }
         _ => Ok(Verified { sent: pushed.bytes, ..verified }),
     }
@@ -245,10 +249,11 @@ fn archive_for(
     };
     let own =
         [newest, previous.as_ref()].into_iter().flatten().find(|it| it.base.replica == replica);
+    let own = own.filter(|it| !it.base.is_fence());
     Ok(own.map_or_else(|| archive_name(replica, number), |it| it.base.archive.clone()))
 }
 
-fn archive_name(replica: u16, number: u64) -> String {
+pub(crate) fn archive_name(replica: u16, number: u64) -> String {
     format!("{BASE}-{replica}-{number}")
 }
 
@@ -264,10 +269,11 @@ fn unverified(place: &Place, archive: &str, what: &str) -> Error {
     Error::Damaged { place: format!("{}: {archive}", place.url), what }
 }
 
-struct Verified {
-    sent: u64,
-    glsn: Glsn,
-    bytes: u64,
+/// An archive that was read back.
+pub(crate) struct Verified {
+    pub(crate) sent: u64,
+    pub(crate) glsn: Glsn,
+    pub(crate) bytes: u64,
 }
 
 /// Restores an archive into the member's folder, which verifies it, and removes the copy.
@@ -298,6 +304,10 @@ fn verify(place: &Place, archive: &str, member: &Path) -> Result<Verified> {
 /// Steps 4 and 5.
 fn remove(place: &Place, db: &Db, mut report: TrimReport) -> Result<TrimReport> {
     let Some(newest) = place.newest_base()? else { return Ok(report) };
+    if bases::line_of(newest.base.first) != bases::line_of(report.last) {
+        // The cluster is being healed, or was healed: the heal removes what it has replaced.
+        return Ok(report);
+    }
     // Another member may have stored it without syncing its name yet.
     let synced =
         place.bucket.sync(bases::FOLDER).map_err(|error| place.failed(bases::FOLDER, error));
@@ -352,7 +362,7 @@ fn remove_window(place: &Place, positions: Range<u64>) -> Result<()> {
 
 /// Removes the archives of bases before the two newest, and those that calls of this member have
 /// left which were killed.
-fn remove_archives(place: &Place, newest: &Numbered, replica: u16) -> Result<()> {
+pub(crate) fn remove_archives(place: &Place, newest: &Numbered, replica: u16) -> Result<()> {
     let (mut kept, mut old) = (BTreeSet::from([newest.base.archive.clone()]), BTreeSet::new());
     for number in newest.number.saturating_sub(LOOK_BACK).max(1)..newest.number {
         old.insert(archive_name(replica, number));
@@ -367,7 +377,11 @@ fn remove_archives(place: &Place, newest: &Numbered, replica: u16) -> Result<()>
     old.difference(&kept).try_for_each(|archive| remove_archive(place, archive))
 }
 
-fn remove_archive(place: &Place, archive: &str) -> Result<()> {
+pub(crate) fn remove_archive(place: &Place, archive: &str) -> Result<()> {
+    if archive.is_empty() {
+        // That of a fence.
+        return Ok(());
+    }
     let (bucket, _) = place.bucket_of(archive)?;
     remove_objects(&*bucket).map_err(|error| place.failed(archive, error))?;
     if let Some(folder) = place.folder()? {

@@ -5,12 +5,14 @@
 //! were made, that were not, and that are made later, is unavailable, and returns damaged batches
 //! and blobs. Processes are killed and the power of replicas is cut, between calls and within them;
 //! the disk of one is set back by some time. The order is trimmed behind a copy of a replica, from
-//! which replicas that are behind are made anew ([`trim`]).
+//! which replicas that are behind are made anew ([`trim`]). At times it loses all its batches, and
+//! goes on from a replica that has everything ([`heal`]).
 //!
 //! Each written value names its transaction. At the end the log of a replica gives the order of the
 //! transactions; the state before each must be the one that it read ([`history`]), and the logs of
 //! all replicas must be equal.
 
+mod heal;
 mod history;
 mod trim;
 
@@ -177,7 +179,7 @@ impl Driver {
             self.remake(number)?;
         }
         let Some(db) = self.replicas[number].db() else { return Ok(()) };
-        let choice = random.below(41);
+        let choice = random.below(42);
         if choice >= 33 {
             // A handle that outlives its process would write.
             drop(db);
@@ -206,6 +208,7 @@ impl Driver {
             37 => return self.close(number),
             38 => return self.set_back(number, random),
             39 => return self.trim(number, random),
+            40 => return self.heal(number, random),
             _ => replica.clock.advance(Duration::from_millis(random.below(5000))),
         }
         Ok(())

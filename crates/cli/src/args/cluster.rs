@@ -21,6 +21,8 @@ pub(crate) enum Cluster {
     Status(ClusterStatus),
     /// Replace the old part of a cluster's log by a new base
     Trim(ClusterTrim),
+    /// Repair a cluster whose bucket has lost objects, from its members
+    Heal(ClusterHeal),
     /// Make an ordinary store of a member
     Leave(ClusterLeave),
 }
@@ -101,6 +103,38 @@ pub(crate) struct ClusterTrim {
     /// Batches that stay, at least 1, so that members that are behind need not restore the base
     #[arg(long, value_name = "BATCHES", default_value_t = plimsoll_replica::KEEP_BATCHES)]
     pub(crate) keep: u64,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+For a bucket whose objects were deleted, damaged or set back. Reads the whole bucket, compares it \
+with the given members, and prints what is wrong. If nothing is, nothing is changed. Otherwise the \
+state of the member that has the most is sent to the bucket as a new base, restored from there and \
+verified, and the log begins anew after it. If the command is interrupted, run it again.
+
+Give all members that are at hand on this machine; no program may have them open. Copy the folders \
+of members from other machines here, if they may have more commits. Members elsewhere that are \
+running fail with `Behind`, and go on when they are opened again. One that has commits which the \
+healed cluster lacks is refused then, and told what to do; it loses nothing.
+
+If the bucket has commits that no given member has, the command ends with exit code 2 and changes \
+nothing; --accept-loss gives them up. If the bucket is empty, --bucket must name it, so that a \
+folder that is not mounted is not taken for it.
+
+Examples:
+  plimsoll cluster heal users.plimsoll
+  plimsoll cluster heal users.plimsoll copy-of-replica.plimsoll
+  plimsoll cluster heal users.plimsoll --bucket /srv/users-2.bucket")]
+pub(crate) struct ClusterHeal {
+    /// Members
+    #[arg(required = true, value_name = "MEMBER")]
+    pub(crate) members: Vec<PathBuf>,
+    /// Bucket, if it is empty, or not the one that the members name
+    #[arg(long, value_name = "URL")]
+    pub(crate) bucket: Option<String>,
+    /// Give up commits that the bucket has, and none of the given members
+    #[arg(long)]
+    pub(crate) accept_loss: bool,
 }
 
 #[derive(Args, Debug)]

@@ -1,11 +1,11 @@
-//! `plimsoll cluster`: creates, joins, shows, trims and leaves clusters.
+//! `plimsoll cluster`: creates, joins, shows, trims, heals and leaves clusters.
 
 use plimsoll::{Error, Options};
-use plimsoll_replica::{Leave, Status};
+use plimsoll_replica::{Heal, Leave, Status};
 
 use crate::args::{
-    Cluster, ClusterCreate, ClusterJoin, ClusterLeave, ClusterStatus as StatusArgs, ClusterTrim,
-    Globals,
+    Cluster, ClusterCreate, ClusterHeal, ClusterJoin, ClusterLeave, ClusterStatus as StatusArgs,
+    ClusterTrim, Globals,
 };
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Fact, Output};
@@ -19,6 +19,7 @@ pub(crate) fn run(globals: &Globals, command: &Cluster, output: &mut Output) -> 
         Cluster::Join(args) => join(globals, args, output),
         Cluster::Status(args) => status(globals, args, output),
         Cluster::Trim(args) => trim(globals, args, output),
+        Cluster::Heal(args) => heal(globals, args, output),
         Cluster::Leave(args) => leave(globals, args, output),
     }
 }
@@ -133,6 +134,33 @@ fn trim(globals: &Globals, args: &ClusterTrim, output: &mut Output) -> Outcome {
             Fact::bytes("bytes sent", report.bytes_sent),
             Fact::bytes("bytes verified", report.bytes_verified),
         ])
+    })?;
+    Ok(Exit::Done)
+}
+
+fn heal(globals: &Globals, args: &ClusterHeal, output: &mut Output) -> Outcome {
+    let how = Heal { url: args.bucket.clone(), accept_loss: args.accept_loss };
+    let report = alone(globals, |options| plimsoll_replica::heal(&args.members, &how, options))?;
+    let done = match (report.base, report.problems.is_empty()) {
+        (Some(_), _) => "The cluster is healed.",
+        (None, true) => "The bucket is whole; nothing was changed.",
+        (None, false) => "The cluster is healed; its log was whole.",
+    };
+    output.report(done, |output| {
+        let problems: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
+        let source = report.source.display().to_string();
+        let mut facts = vec![Fact::new("outcome", done, done)];
+        facts.push(Fact::new("problems", problems.join("; "), problems));
+        facts.extend([
+            Fact::new("bucket", report.url.clone(), report.url),
+            Fact::new("source", source.clone(), source),
+            Fact::new("newest GLSN", report.newest.to_string(), report.newest.0),
+            Fact::new("first position", report.first.to_string(), report.first),
+            Fact::count("batches removed", report.removed),
+            Fact::bytes("bytes sent", report.bytes_sent),
+            Fact::bytes("bytes verified", report.bytes_verified),
+        ]);
+        output.facts(&facts)
     })?;
     Ok(Exit::Done)
 }

@@ -126,6 +126,46 @@ fn without_the_bucket_commands_read_and_leave() {
     assert_eq!(run(&["get", &folder.at("three"), "kept"]).ok().out, b"1");
 }
 
+#[test]
+fn a_cluster_is_healed_from_its_members() {
+    let folder = Folder::new();
+    let bucket = cluster(&folder, &["two"]);
+    let (one, two) = (folder.at("one"), folder.at("two"));
+    for number in 0..6 {
+        run(&["put", &one, &format!("key {number}"), "1"]).ok();
+    }
+    let whole = run(&["cluster", "heal", &one, &two, "--json"]).ok().json();
+    assert_eq!(whole["problems"], serde_json::json!([]));
+    // The last objects of the log are lost, and `two` has not applied them.
+    let log = std::path::Path::new(&bucket).join("log");
+    let mut names: Vec<_> = log.read_dir().unwrap().map(|file| file.unwrap().path()).collect();
+    names.sort();
+    names[names.len() - 4..].iter().for_each(|path| std::fs::remove_file(path).unwrap());
+    run(&["put", &one, "x", "1"]).fails(4, &["it is missing"]);
+    let healed = run(&["cluster", "heal", &two, &one]).ok().text();
+    assert!(healed.contains("The cluster is healed."), "{healed}");
+    assert!(healed.contains("was cut or set back") && healed.contains(&one), "{healed}");
+    run(&["put", &two, "after", "1"]).ok();
+    assert_eq!(run(&["get", &one, "after"]).ok().out, b"1");
+    assert_eq!(run(&["get", &two, "key 5"]).ok().out, b"1");
+    run(&["cluster", "join", &bucket, &folder.at("three")]).ok();
+    run(&["cluster", "status", &two]).ok();
+    let whole = run(&["cluster", "heal", &one, &two, &folder.at("three")]).ok().text();
+    assert!(whole.contains("The bucket is whole; nothing was changed."), "{whole}");
+    // Only one is at hand, and it is not up to date.
+    run(&["put", &one, "last", "1"]).ok();
+    std::fs::remove_dir_all(&bucket).unwrap();
+    std::fs::create_dir(&bucket).unwrap();
+    run(&["cluster", "heal", &two]).fails(2, &["this place is empty", "--bucket"]);
+    run(&["cluster", "heal", &two, "--bucket", &bucket]).ok();
+    let late = run(&["put", &one, "x", "1"]);
+    late.fails(6, &["this member has commits up to GLSN", "cluster heal"]);
+    assert_eq!(run(&["get", &one, "last"]).ok().out, b"1");
+    run(&["cluster", "heal", &two, &one]).ok();
+    assert_eq!(run(&["get", &two, "last"]).ok().out, b"1");
+    run(&["cluster", "heal", &folder.at("none")]).fails(2, &["not a member"]);
+}
+
 /// A shell on a member, killed when it is dropped.
 struct Member(Child);
 

@@ -8,6 +8,7 @@ pub(crate) mod dump;
 pub(crate) mod files;
 pub(crate) mod lost_keyspaces;
 pub(crate) mod members;
+pub(crate) mod order_batch;
 pub(crate) mod order_place;
 pub(crate) mod recover;
 pub(crate) mod restore;

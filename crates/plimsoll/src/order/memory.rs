@@ -152,6 +152,14 @@ impl MemoryOrder {
         state.first += count as u64;
     }
 
+    /// Forgets all batches, and goes on with one at a position after all earlier ones. Appends in
+    /// doubt may still come.
+    pub fn begin_anew(&self, first: u64, batch: Vec<u8>) {
+        let mut state = self.state();
+        assert!(first > state.last(), "a position is used once");
+        (state.first, state.batches) = (first, vec![batch]);
+    }
+
     /// The hashes of the blobs.
     pub fn blobs(&self) -> Vec<[u8; 32]> {
         self.state().blobs.keys().copied().collect()

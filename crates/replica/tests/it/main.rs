@@ -10,6 +10,7 @@ mod conformance;
 mod damage;
 mod faults;
 mod folder;
+mod heal;
 mod members;
 mod memory_bucket;
 mod trim;

@@ -16,7 +16,7 @@ use plimsoll_replica::{BucketOrder, Error, Leave, join, leave, open_member, stat
 use crate::members::{World, get, options, put, try_put};
 
 /// A cluster with the members `one`, which is open, and `two`, which is closed and up to date.
-fn world(rows: u64) -> (World, Db) {
+pub(crate) fn world(rows: u64) -> (World, Db) {
     let world = World::new();
     join(&world.url(), world.path("two"), options()).unwrap();
     let one = world.open("one");
@@ -24,12 +24,12 @@ fn world(rows: u64) -> (World, Db) {
     (world, one)
 }
 
-fn put_rows(db: &Db, numbers: std::ops::Range<u64>) {
+pub(crate) fn put_rows(db: &Db, numbers: std::ops::Range<u64>) {
     numbers.for_each(|number| put(db, &format!("key {number}"), "1"));
 }
 
 /// The member has the rows, and its files are sound.
-fn has_rows(world: &World, name: &str, rows: u64) {
+pub(crate) fn has_rows(world: &World, name: &str, rows: u64) {
     let db = world.open(name);
     db.sync().unwrap();
     for number in 0..rows {
@@ -45,7 +45,7 @@ fn has_rows(world: &World, name: &str, rows: u64) {
     }
 }
 
-fn positions(world: &World) -> Vec<u64> {
+pub(crate) fn positions(world: &World) -> Vec<u64> {
     let number = |path: &PathBuf| {
         u64::from_str_radix(path.file_name().unwrap().to_str().unwrap(), 16).unwrap()
     };
@@ -53,7 +53,7 @@ fn positions(world: &World) -> Vec<u64> {
 }
 
 /// The folders of the bases.
-fn archives(world: &World) -> Vec<String> {
+pub(crate) fn archives(world: &World) -> Vec<String> {
     let names = std::fs::read_dir(world.path("bucket")).unwrap();
     let mut names: Vec<_> =
         names.map(|name| name.unwrap().file_name().to_str().unwrap().to_owned()).collect();
@@ -194,7 +194,7 @@ impl Bucket for Mortal {
 }
 
 /// Calls `call` with buckets that fail after `left` requests.
-fn with_requests<T>(left: &Arc<AtomicU64>, call: impl FnOnce() -> T) -> T {
+pub(crate) fn with_requests<T>(left: &Arc<AtomicU64>, call: impl FnOnce() -> T) -> T {
     let left = Arc::clone(left);
     wrap_buckets(Some(Arc::new(move |bucket| {
         Arc::new(Mortal { bucket, left: Arc::clone(&left) }) as Arc<dyn Bucket>
@@ -488,7 +488,7 @@ fn cursors_and_streams_of_a_restored_member_go_on() {
 }
 
 /// An order over the folder of the cluster, as a member that opens it now.
-fn order_of(world: &World) -> BucketOrder {
+pub(crate) fn order_of(world: &World) -> BucketOrder {
     let url = world.path("bucket").display().to_string();
     BucketOrder::new(bucket_at(&url, Folders::Existing).unwrap(), &url).unwrap()
 }

@@ -22,12 +22,14 @@ pub struct OrderPlace {
     pub hash: [u8; 32],
     /// The number of the replica, which no other one has; 0 before it has one.
     pub replica: u16,
+    /// The highest number of any replica, as far as this one knows.
+    pub replicas: u16,
 }
 
 impl From<Place> for OrderPlace {
     fn from(place: Place) -> Self {
-        let Place { position, glsn, chain, hash, replica, .. } = place;
-        Self { position, glsn, chain, hash, replica }
+        let Place { position, glsn, chain, hash, replica, replicas, .. } = place;
+        Self { position, glsn, chain, hash, replica, replicas }
     }
 }
 

@@ -144,7 +144,9 @@ impl Joining {
     fn place_in_trimmed(&self, log: &FileLog) -> Result<Place> {
         let first = match self.access.order.read(BEGIN) {
             Err(OrderError::Trimmed { first }) => first,
-            _ => return Err(self.access.error(OrderError::Trimmed { first: 0 }, 1)),
+            // It is not available now.
+            Err(error) => return Err(self.access.error(error, BEGIN)),
+            Ok(_) => return Err(self.access.error(OrderError::Trimmed { first: 0 }, BEGIN)),
         };
         let batch = self.access.read(first, self.access.deadline())?;
         let Some(Batch { head, .. }) = batch else {
