@@ -412,6 +412,7 @@ impl Healing<'_> {
                 Error::Damaged { .. }
                 | Error::Archive(
                     plimsoll_archive::Error::Damaged { .. }
+                    | plimsoll_archive::Error::NotEmpty { .. }
                     | plimsoll_archive::Error::OtherHistory { .. }
                     | plimsoll_archive::Error::OtherStore { .. },
                 ),

@@ -260,8 +260,7 @@ impl Sources {
         {
             return Ok(Some(Extra::Unknown { position }));
         }
-        // Before its place, only batches of another history can be such that it lacks them.
-        let unreadable = found.unreadable.iter().find(|it| **it > at.position || may_be_forked);
+        let unreadable = found.unreadable.iter().find(|it| **it > at.position);
         if let Some(position) = unreadable {
             return Ok(Some(Extra::Unreadable { position: *position }));
         }
