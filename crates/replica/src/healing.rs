@@ -8,12 +8,16 @@
 //! 3. The old line of the log is ended by a fence: `bases/<n>` without an archive. Members ask for
 //!    the next base after each object that they have stored or read; so no commit is acknowledged
 //!    in the old line, and nothing of it is believed, once the fence is stored.
-//! 4. The end of the old line is read once more; if members have committed since step 1, steps 1
-//!    and 2 are repeated for it.
-//! 5. The first batch of the new line is stored at its first position, if that is free.
+//! 4. The old line is listed once more; if members have committed since step 1, steps 1 and 2 are
+//!    repeated for it.
+//! 5. The first batch of the new line, which is after that of the fence, is stored at its first
+//!    position, if that is free.
 //! 6. `bases/<n + 1>` is stored: the new line counts. If another call was faster, this one begins
 //!    again, and finds that nothing is wrong, or that its members have more.
 //! 7. `cluster.json` is stored if it is missing. What the base replaces is removed.
+//!
+//! Where commits may be lost and it is not certain that they are not, the call refuses, and removes
+//! nothing.
 //!
 //! Invariants: positions of different lines differ, so that a late append to an old line changes
 //! nothing in a new one. The base states where its history ends; a member with later commits of an

@@ -148,7 +148,9 @@ impl Access {
                 cause: format!(
                     "the order begins at position {first}, but this store needs position \
                      {position}; close it and open it again as a member of its cluster, which \
-                     restores it, or make this replica anew from a copy of another one"
+                     restores it unless a heal of the cluster is unfinished (`plimsoll cluster \
+                     status` says so: finish it first), or make this replica anew from a copy of \
+                     another one"
                 ),
             },
             OrderError::Corrupt(what) => Error::corrupt(format!(
