@@ -186,7 +186,7 @@ pub enum Error {
         "{}: this member ends with GLSN {newest}, and its cluster was healed after the bucket was \
          cut or set back. The log of the cluster begins later, so it cannot be told whether this \
          member has commits that the cluster lacks, and its files are not replaced. Set this \
-         folder aside and join with a new one; compare both with `plimsoll diff`",
+         folder aside and join with a new one; compare both with `plimsoll log`",
         path.display()
     )]
     Incomparable {

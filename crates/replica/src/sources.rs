@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use plimsoll::order::{Appended, Order, OrderError};
 use plimsoll::{Db, FileScope, Glsn, LogPosition, Options, OrderBatch, recorded_order_place};
+use plimsoll_disk::clock::{Clock, SystemClock};
 
 use crate::bases::line_of;
 use crate::bucket_order::BucketOrder;
@@ -363,10 +364,10 @@ impl Order for Rest {
     }
 
     fn wait(&self, position: u64, timeout: Duration) -> Result<(), OrderError> {
-        match position > self.last {
-            true => Ok(std::thread::sleep(timeout.min(Duration::from_millis(50)))),
-            false => Ok(()),
+        if position > self.last {
+            SystemClock::new().sleep(timeout.min(Duration::from_millis(50)));
         }
+        Ok(())
     }
 
     fn put_blob(&self, _hash: [u8; 32], _bytes: &mut dyn Read) -> Result<(), OrderError> {
