@@ -59,10 +59,20 @@ pub(crate) struct Healed {
     pub(crate) glsn: u64,
     /// The chain hash of the log there.
     pub(crate) chain: u64,
+    /// Whether no other history was found or is possible: the log was neither cut nor set back. A
+    /// member whose history cannot be compared is taken in only then.
+    #[serde(default)]
+    pub(crate) is_sure: bool,
+    /// Whether commits may have been given up, whose objects stay in the bucket.
+    #[serde(default)]
+    pub(crate) accepts_loss: bool,
 }
 
 /// The positions of a line: a line begins at a multiple of this.
 const LINE: u64 = 1 << 40;
+
+/// The number of lines.
+pub(crate) const LINES: u64 = 1 << 24;
 
 /// The number of the line of a position. Lines are not dense.
 pub(crate) fn line_of(position: u64) -> u64 {

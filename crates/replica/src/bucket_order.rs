@@ -178,6 +178,12 @@ impl BucketOrder {
         if position < first { Err(OrderError::Trimmed { first }) } else { Ok(()) }
     }
 
+    /// Fails if the newest known base is lost. After a heal, the number of a newer one may then be
+    /// below that of the known one, so that [`BucketOrder::first`] does not find it.
+    fn check_base(&self) -> Result<(), OrderError> {
+        self.first.check(&*self.bucket).map_err(|failure| self.failed(failure))
+    }
+
     fn failed(&self, failure: blobs::Failure) -> OrderError {
         match failure {
             blobs::Failure::Io(name, error) => self.unavailable(&name, &error),
@@ -262,8 +268,8 @@ impl BucketOrder {
             return Ok(false);
         }
         // So that nothing is stored if the newest base is damaged, or was set back.
-        self.first.check(&*self.bucket).map_err(|failure| self.failed(failure))?;
-        self.first()?;
+        self.check_base()?;
+        self.check_kept(position)?;
         let hint = self.hint().unwrap_or(0);
         if hint <= position {
             self.hinted.fetch_max(hint, Ordering::Relaxed);
@@ -315,7 +321,7 @@ impl BucketOrder {
 
     /// The outcome once the object of an append is stored.
     fn appended(&self, position: u64) -> Result<Appended, OrderError> {
-        match self.check_kept(position) {
+        match self.check_base().and_then(|()| self.check_kept(position)) {
             Ok(()) => {}
             Err(OrderError::Trimmed { first }) => {
                 // The name was free again; or the batch was in the log, and is in the base. A heal

@@ -12,6 +12,9 @@ use crate::bucket_order::{self, BucketOrder, LOG};
 use crate::cluster::{BASE, CLUSTER, Identity, Place};
 use crate::error::{Error, Result};
 
+/// So many numbers of bases may be missing before the highest one.
+const BASES_LOST_MAX: u64 = 1 << 16;
+
 /// A fault of the bucket of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -80,6 +83,8 @@ pub(crate) struct Logged {
     pub(crate) before: Glsn,
     pub(crate) chain: u64,
     pub(crate) entries: u64,
+    /// Whether its blobs can be read.
+    pub(crate) has_blobs: bool,
 }
 
 impl Logged {
@@ -103,6 +108,13 @@ pub(crate) struct Found {
     pub(crate) fence: Option<Numbered>,
     /// The highest line of any object.
     pub(crate) line: u64,
+    /// The first position of the newest line of the log that has commits.
+    pub(crate) begins: u64,
+    /// The highest GLSN with which a later line begins, and its first position. Such a line is of
+    /// a heal that did not end, or its base is lost.
+    pub(crate) beyond: Option<(u64, Glsn)>,
+    /// The blobs whose contents are damaged.
+    pub(crate) damaged_blobs: Vec<String>,
     /// The batches of the newest line of the log that can be read.
     pub(crate) log: Vec<Logged>,
     /// The positions of those that cannot be read.
@@ -126,6 +138,9 @@ impl Found {
             base: None,
             fence: None,
             line: 0,
+            begins: 1,
+            beyond: None,
+            damaged_blobs: Vec::new(),
             log: Vec::new(),
             unreadable: Vec::new(),
             replicas: 0,
@@ -155,6 +170,12 @@ impl Found {
     fn read_bases(&mut self, place: &Place) -> Result<()> {
         let numbers = numbers(place, bases::FOLDER)?;
         self.last_base = numbers.last().copied().unwrap_or(0);
+        if self.last_base.saturating_sub(numbers.len() as u64) > BASES_LOST_MAX {
+            let object = format!("{}: {}", place.url, bases::name_of(self.last_base));
+            let what = "its number is too high; if Plimsoll did not store it, move it away and \
+                        repeat this";
+            return Err(Error::Damaged { place: object, what: what.to_owned() });
+        }
         for number in 1..=self.last_base {
             let object = bases::name_of(number);
             match bases::read(&*place.bucket, number) {
@@ -189,17 +210,64 @@ impl Found {
         self.base.as_ref().map_or(1, |it| it.base.first)
     }
 
+    /// Whether the bucket may have another history than the members, as far as the problems tell.
+    pub(crate) fn may_be_forked(&self) -> bool {
+        let may_be = |it: &Problem| {
+            matches!(it, Problem::Empty | Problem::SetBack { .. } | Problem::Forked { .. })
+        };
+        self.problems.iter().any(may_be)
+    }
+
+    /// Finds the newest line that has commits, whether or not its base can be read. The line of a
+    /// heal that did not end has only its first batch.
+    fn find_line(&mut self, positions: &[u64]) {
+        let first = self.first();
+        self.begins = first;
+        let lines = positions.chunk_by(|one, next| line_of(*one) == line_of(*next));
+        let lost = lines.rev().map(|line| (line_of(line[0]), line)).find(|(line, positions)| {
+            *line > line_of(first) && positions.iter().any(|it| *it != bases::begin_of(*line))
+        });
+        if let Some((line, _)) = lost {
+            self.begins = bases::begin_of(line);
+            if self.bad_bases.is_empty() {
+                let object = bases::name_of(self.last_base + 1);
+                self.problems.push(Problem::Missing { object });
+            }
+        }
+    }
+
+    /// Reads the first batches of later lines.
+    fn read_beyond(&mut self, order: &BucketOrder, positions: &[u64]) -> Result<()> {
+        let begins = line_of(self.begins);
+        for position in positions.iter().filter(|it| line_of(**it) > begins) {
+            let read = match order.read_any(*position) {
+                Ok(Some(bytes)) => OrderBatch::read(bytes, &mut |_, _, _| {}),
+                // It has no commits.
+                Ok(None) | Err(OrderError::Corrupt(_)) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            if let Ok(batch) = read {
+                let glsn = Glsn(batch.first.0 - 1);
+                if self.beyond.is_none_or(|(_, most)| most < glsn) {
+                    self.beyond = Some((*position, glsn));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Reads the log, and returns how many objects it has.
     fn read_log(&mut self, place: &Place, log_id: u128) -> Result<usize> {
         let positions = numbers(place, LOG)?;
         self.line = positions.last().map_or(self.line, |last| self.line.max(line_of(*last)));
-        let first = self.first();
-        let own: Vec<u64> = positions.iter().copied().filter(|it| is_in(first, *it)).collect();
+        self.find_line(&positions);
+        let begins = self.begins;
+        let own: Vec<u64> = positions.iter().copied().filter(|it| is_in(begins, *it)).collect();
         // A base that cannot be read may have replaced what is missing before that.
-        let mut next =
-            if self.bad_bases.is_empty() { first } else { own.first().map_or(1, |it| *it) };
+        let is_known = self.bad_bases.is_empty() && begins == self.first();
+        let mut next = if is_known { begins } else { own.first().map_or(1, |it| *it) };
         if own.is_empty() {
-            self.problems.push(Problem::Missing { object: bucket_order::name_of(first) });
+            self.problems.push(Problem::Missing { object: bucket_order::name_of(begins) });
         }
         let order = place.order()?;
         let mut previous = None;
@@ -212,6 +280,7 @@ impl Found {
             next = position + 1;
             previous = self.read_batch(place, &order, position, log_id, previous)?;
         }
+        self.read_beyond(&order, &positions)?;
         Ok(positions.len())
     }
 
@@ -233,14 +302,23 @@ impl Found {
         };
         let what = match read {
             Err(error) => error.to_string(),
-            Ok(batch) if batch.order_id != log_id => "it is of another store".to_owned(),
-            Ok(batch) if batch.position != position => "it is of another position".to_owned(),
-            Ok(batch) if previous.is_some_and(|it| it != batch.previous) => {
-                "it does not follow the batch before it".to_owned()
+            Ok(batch) if batch.order_id != log_id => {
+                let object = format!("{}: {object}", place.url);
+                let what = "it is of another store, so this may be the bucket of another cluster; \
+                            check the URL. If it is the right one, move this object away and \
+                            repeat this. Nothing was changed";
+                return Err(Error::Damaged { place: object, what: what.to_owned() });
             }
+            Ok(batch) if batch.position != position => "it is of another position".to_owned(),
             Ok(batch) => {
+                if previous.is_some_and(|it| it != batch.previous) {
+                    // It may be of another history, with which the members are compared.
+                    let what = "it does not follow the batch before it".to_owned();
+                    self.problems.push(Problem::Damaged { object, what });
+                }
+                let mut has_blobs = true;
                 for hash in &batch.blobs {
-                    self.check_blob(place, hash)?;
+                    has_blobs &= self.check_blob(place, hash)?;
                 }
                 self.replicas = self.replicas.max(batch.replicas);
                 self.log.push(Logged {
@@ -250,6 +328,7 @@ impl Found {
                     before: Glsn(batch.first.0 - 1),
                     chain: batch.chain,
                     entries: batch.entries,
+                    has_blobs,
                 });
                 return Ok(Some(batch.hash));
             }
@@ -259,15 +338,19 @@ impl Found {
         Ok(None)
     }
 
-    fn check_blob(&mut self, place: &Place, hash: &[u8; 32]) -> Result<()> {
+    /// Whether a blob can be read.
+    fn check_blob(&mut self, place: &Place, hash: &[u8; 32]) -> Result<bool> {
         let object = blobs::name_of(hash);
         let failed = |error| place.failed(&object, error);
         if !place.bucket.exists(&object).map_err(failed)? {
             self.problems.push(Problem::Missing { object });
         } else if !blobs::check(&*place.bucket, &object, hash).map_err(failed)? {
+            self.damaged_blobs.push(object.clone());
             self.problems.push(Problem::Damaged { object, what: blobs::DAMAGED.to_owned() });
+        } else {
+            return Ok(true);
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Reads every object of the newest base.
@@ -279,7 +362,8 @@ impl Found {
         };
         match place.archive(&archive)?.verify(&mut |_| {}) {
             Ok(report) => {
-                let least = self.base.as_ref().map_or(0, |it| it.base.glsn);
+                let created = self.identity.as_ref().map_or(0, |it| it.base_glsn);
+                let least = self.base.as_ref().map_or(created, |it| it.base.glsn);
                 if report.damage.is_empty() && report.glsn.0 < least {
                     let what = format!("it was set back: it ends with GLSN {}", report.glsn);
                     self.problems.push(damaged("manifests", what));
@@ -300,12 +384,16 @@ impl Found {
         }
     }
 
-    /// The batches that follow a position and a hash without a gap.
+    /// The last of the batches that follow a position and a hash without a gap, and whose blobs can
+    /// be read.
     pub(crate) fn after(&self, position: u64, hash: [u8; 32]) -> u64 {
         let by_position: BTreeMap<u64, &Logged> =
             self.log.iter().map(|it| (it.position, it)).collect();
         let (mut last, mut hash) = (position, hash);
-        while let Some(next) = by_position.get(&(last + 1)).filter(|it| it.previous == hash) {
+        while let Some(next) = by_position.get(&(last + 1))
+            && next.previous == hash
+            && next.has_blobs
+        {
             (last, hash) = (next.position, next.hash);
         }
         last

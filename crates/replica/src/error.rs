@@ -180,6 +180,21 @@ pub enum Error {
         /// The last GLSN of the history that the cluster has.
         healed: Glsn,
     },
+    /// The cluster was healed after its bucket was cut or set back, and the history of this member
+    /// cannot be compared with that of the cluster: join anew.
+    #[error(
+        "{}: this member ends with GLSN {newest}, and its cluster was healed after the bucket was \
+         cut or set back. The log of the cluster begins later, so it cannot be told whether this \
+         member has commits that the cluster lacks, and its files are not replaced. Set this \
+         folder aside and join with a new one; compare both with `plimsoll log`",
+        path.display()
+    )]
+    Incomparable {
+        /// The member.
+        path: PathBuf,
+        /// Its newest GLSN.
+        newest: Glsn,
+    },
     /// Two members have different histories, so the log cannot continue both: give only the one
     /// whose commits are to stay.
     #[error(
@@ -199,8 +214,8 @@ pub enum Error {
     /// The bucket has commits that none of the given members has, and that cannot be applied:
     /// give the member that has them, or accept the loss.
     #[error(
-        "{place}: {what}; nothing was removed. Give also the member that has these commits, or \
-         repeat this with --accept-loss"
+        "{place}: {what}. Give also the member that has these commits, or repeat this with \
+         --accept-loss, which gives them up"
     )]
     WouldLose {
         /// The bucket.

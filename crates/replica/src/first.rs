@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use plimsoll_archive::Bucket;
 
-use crate::bases;
+use crate::bases::{self, line_of};
 use crate::blobs::Failure;
 
 /// The first position, as of the last answer.
@@ -36,15 +36,23 @@ impl FirstPosition {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fails if the newest base that is known is not in the bucket any more.
+    /// Fails if the newest base that is known is not in the bucket any more, unless the cluster was
+    /// healed since: then the base of the heal is known from now on.
     pub(crate) fn check(&self, bucket: &dyn Bucket) -> Result<(), Failure> {
         let Known { number, first } = *self.lock();
         match number {
             0 => return Ok(()),
-            _ => match bases::read(bucket, number)? {
-                Some(found) if found.base.first == first => return Ok(()),
+            _ => match bases::read(bucket, number) {
+                Ok(Some(found)) if found.base.first == first => return Ok(()),
+                Err(failure @ Failure::Io(..)) => return Err(failure),
                 _ => {}
             },
+        }
+        if let Ok(Some(newest)) = bases::newest(bucket, 0)
+            && line_of(newest.base.first) > line_of(first)
+        {
+            *self.lock() = Known { number: newest.number, first: newest.base.first };
+            return Ok(());
         }
         let what = "it is missing, or another one: the bucket was set back or has lost objects; \
                     see docs/how-to/after-the-loss-of-a-bucket.md";

@@ -8,17 +8,22 @@
 //! 3. The old line of the log is ended by a fence: `bases/<n>` without an archive. Members ask for
 //!    the next base after each object that they have stored or read; so no commit is acknowledged
 //!    in the old line, and nothing of it is believed, once the fence is stored.
-//! 4. The end of the old line is read once more; if members have committed since step 1, steps 1
-//!    and 2 are repeated for it.
-//! 5. The first batch of the new line is stored at its first position, if that is free.
+//! 4. The old line is listed once more; if members have committed since step 1, steps 1 and 2 are
+//!    repeated for it.
+//! 5. The first batch of the new line, which is after that of the fence, is stored at its first
+//!    position, if that is free.
 //! 6. `bases/<n + 1>` is stored: the new line counts. If another call was faster, this one begins
 //!    again, and finds that nothing is wrong, or that its members have more.
 //! 7. `cluster.json` is stored if it is missing. What the base replaces is removed.
+//!
+//! Where commits may be lost and it is not certain that they are not, the call refuses, and removes
+//! nothing.
 //!
 //! Invariants: positions of different lines differ, so that a late append to an old line changes
 //! nothing in a new one. The base states where its history ends; a member with later commits of an
 //! old line is refused (`rebase.rs`). Nothing is removed before step 7. No clock is involved.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use plimsoll::{Glsn, LogPosition, Options, OrderBatch};
@@ -43,8 +48,8 @@ use crate::trimming::{Verified, archive_name, archived, remove_archive, remove_a
 const TRIES: u32 = 4;
 
 /// A new line of the log begins up to so many lines after the last known one, so that one of a
-/// bucket that was set back is hardly used twice.
-const LINES: u128 = 64;
+/// bucket that was set back or emptied is hardly used twice.
+const LINES_LEFT_OUT: u64 = 1 << 14;
 
 /// How a cluster is healed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -119,10 +124,15 @@ pub struct HealReport {
 /// ```
 pub fn heal(members: &[impl AsRef<Path>], how: &Heal, options: Options) -> Result<HealReport> {
     let members: Vec<&Path> = members.iter().map(AsRef::as_ref).collect();
-    let mut own = None;
+    let (mut own, mut urls, mut folders) = (None, BTreeSet::new(), BTreeSet::new());
     for path in &members {
         let member = membership::membership(path)?;
         let member = member.ok_or_else(|| Error::NotAMember { path: path.to_path_buf() })?;
+        if !folders.insert(OsDisk::new().resolve(path).map_err(Error::file(*path))?) {
+            let what = "this member is given twice".to_owned();
+            return Err(Error::Unusable { path: path.to_path_buf(), what });
+        }
+        urls.insert(member.url.clone());
         let first = own.get_or_insert_with(|| member.clone());
         if first.id != member.id {
             let (place, path) = (member.url, path.to_path_buf());
@@ -137,13 +147,14 @@ pub fn heal(members: &[impl AsRef<Path>], how: &Heal, options: Options) -> Resul
         Some(url) => Place::find(url, Folders::Create)?,
         None => Place::find(&own.url, Folders::Existing)?,
     };
+    for url in urls.iter().filter(|url| **url != place.url) {
+        check_lost(url, &place, own.id)?;
+    }
     for _ in 0..TRIES {
-        let mut sources = Sources::open(&members, &options)?;
-        // Otherwise another call was faster.
-        let healing = Healing { place: &place, how, id: own.id };
-        if let Some(report) = healing.run(&mut sources)? {
-            drop(sources);
-            if place.url != own.url {
+        let sources = Sources::open(&members, &options)?;
+        // Without a report, another call was faster.
+        if let Some(report) = (Healing { place: &place, how, id: own.id }).run(sources)? {
+            if urls.iter().any(|url| *url != place.url) {
                 let moved = Membership { url: place.url.clone(), id: own.id };
                 members.iter().try_for_each(|path| membership::write(path, &moved))?;
             }
@@ -152,6 +163,33 @@ pub fn heal(members: &[impl AsRef<Path>], how: &Heal, options: Options) -> Resul
     }
     let what = format!("{}: others heal or trim this cluster, too; try again", place.url);
     Err(plimsoll::order::OrderError::Unavailable(what).into())
+}
+
+/// Fails if the bucket from which a cluster would be moved can be read: members may commit there.
+fn check_lost(url: &str, to: &Place, id: u128) -> Result<()> {
+    let Ok(old) = Place::find(url, Folders::Existing) else { return Ok(()) };
+    let has_objects = || {
+        let has = |folder| numbers(&old, folder).is_ok_and(|numbers| !numbers.is_empty());
+        has(LOG) || has(bases::FOLDER)
+    };
+    let is_alive = match old.find_identity() {
+        Ok(Some(found)) => found.id == id,
+        // Members that are open need no `cluster.json`.
+        Ok(None) | Err(Error::Damaged { .. } | Error::Format { .. }) => has_objects(),
+        Err(_) => false,
+    };
+    match is_alive {
+        false => Ok(()),
+        true => {
+            let what = format!(
+                "the bucket of this cluster is at {url}, and can be read, so members may commit \
+                 there; heal it there, or rename that folder or prefix before the cluster goes \
+                 on at {}",
+                to.url
+            );
+            Err(Error::Unusable { path: PathBuf::from(url), what })
+        }
+    }
 }
 
 /// A heal of one cluster.
@@ -163,10 +201,10 @@ struct Healing<'a> {
 
 impl Healing<'_> {
     /// `None` if another call was faster.
-    fn run(&self, sources: &mut Sources) -> Result<Option<HealReport>> {
+    fn run(&self, sources: Sources) -> Result<Option<HealReport>> {
         let place = self.place;
-        let mut found = Found::read(place, sources.best().db.id())?;
-        self.check_identity(&found)?;
+        let mut found = Found::read(place, sources.db().id())?;
+        self.check_identity(&found, sources.best())?;
         if found.problems.contains(&Problem::Empty) && self.how.url.is_none() {
             return Err(Error::EmptyBucket { place: place.url.clone() });
         }
@@ -185,24 +223,28 @@ impl Healing<'_> {
             bytes_verified: 0,
         };
         if is_log_whole {
-            self.identify(&found, sources.best())?;
+            self.identify(&found, &sources)?;
+            report.removed = self.finish(&found)?;
             return Ok(Some(report));
         }
-        sources.catch_up(place, &found)?;
-        self.check_loss(&found, sources.best())?;
+        self.check_numbers(&sources, &found)?;
+        let sources = sources.catch_up(place, &found)?;
+        let _ = self.check_loss(&found, &sources, State::Unchanged)?;
         self.make_place(&found)?;
         let number = found.last_base + 1 + u64::from(found.fence.is_none());
         let archive = self.archive_name(sources.best(), number)?;
-        let (mut end, mut base) = (sources.best().end, self.archive(&archive, sources.best())?);
-        let Some(fence) = self.fence(&found, sources)? else { return Ok(None) };
+        let (mut end, mut base) = (sources.best().end, self.archive(&archive, &sources)?);
+        let Some(fence) = self.fence(&found, &sources)? else { return Ok(None) };
         // What members have committed meanwhile.
-        self.read_again(&mut found)?;
-        sources.catch_up(place, &found)?;
-        self.check_loss(&found, sources.best())?;
-        if sources.best().end != end {
-            (end, base) = (sources.best().end, self.archive(&archive, sources.best())?);
+        if !self.read_again(&mut found)? {
+            return Ok(None);
         }
-        let first = self.begin(fence.base.first, &found, sources, end)?;
+        let sources = sources.catch_up(place, &found)?;
+        let is_sure = self.check_loss(&found, &sources, State::Fenced)?;
+        if sources.best().end != end {
+            (end, base) = (sources.best().end, self.archive(&archive, &sources)?);
+        }
+        let first = self.begin(fence.base.first, &found, &sources, end)?;
         let stored = Base {
             first,
             position: first,
@@ -215,6 +257,8 @@ impl Healing<'_> {
                 line: line_of(sources.best().at.position),
                 glsn: end.glsn.0,
                 chain: end.chain,
+                is_sure,
+                accepts_loss: self.how.accept_loss,
             }),
         };
         let stored = Numbered { number: fence.number + 1, base: stored };
@@ -222,20 +266,24 @@ impl Healing<'_> {
         if !is_stored.map_err(|failure| place.refused(failure))? {
             return Ok(None);
         }
-        self.identify(&found, sources.best())?;
+        self.identify(&found, &sources)?;
         (report.base, report.first, report.newest) = (Some(stored.number), first, end.glsn);
         (report.bytes_sent, report.bytes_verified) = (base.sent, base.bytes);
+        // A member that stores the same value again would find it damaged.
+        for name in &found.damaged_blobs {
+            place.bucket.delete(name).map_err(|error| place.failed(name, error))?;
+        }
         if !self.how.accept_loss {
             report.removed = self.remove(&stored)?;
         }
         Ok(Some(report))
     }
 
-    fn check_identity(&self, found: &Found) -> Result<()> {
+    fn check_identity(&self, found: &Found, best: &Source) -> Result<()> {
         match &found.identity {
             Some(identity) if identity.id != self.id => Err(Error::OtherCluster {
                 place: self.place.url.clone(),
-                path: PathBuf::new(),
+                path: best.path.clone(),
                 found: identity.id,
                 own: self.id,
             }),
@@ -243,47 +291,85 @@ impl Healing<'_> {
         }
     }
 
+    /// Fails if the number of the next member, or that of the next line, is not known.
+    fn check_numbers(&self, sources: &Sources, found: &Found) -> Result<()> {
+        let unusable = |what: &str| {
+            Err(Error::Unusable { path: sources.best().path.clone(), what: what.to_owned() })
+        };
+        if sources.replicas().max(found.replicas) == 0 {
+            return unusable(
+                "it has no place in the log of its cluster (the file REPLICA); give also a member \
+                 that has one",
+            );
+        }
+        match found.line.max(sources.line()) + 2 * LINES_LEFT_OUT < bases::LINES {
+            true => Ok(()),
+            false => unusable(
+                "the log of its cluster has no more lines, because it was healed too often; make \
+                 a new cluster of this member (`plimsoll cluster leave --offline`, then \
+                 `plimsoll cluster create`)",
+            ),
+        }
+    }
+
     /// Stores `cluster.json` if it is missing or damaged.
-    fn identify(&self, found: &Found, best: &Source) -> Result<()> {
+    fn identify(&self, found: &Found, sources: &Sources) -> Result<()> {
         if found.identity.is_some() {
             return Ok(());
         }
         let first = found.log.first().filter(|it| it.position == 1);
         self.place.identify_again(&Identity {
             id: self.id,
-            log_id: best.db.id(),
+            log_id: sources.db().id(),
             created_micros: SystemClock::new().wall_micros(),
-            base_glsn: first.map_or(best.end.glsn, |it| it.before).0,
+            base_glsn: first.map_or(sources.best().end.glsn, |it| it.before).0,
         })
     }
 
-    /// Fails if the bucket has commits that the member lacks, unless that is accepted.
-    fn check_loss(&self, found: &Found, best: &Source) -> Result<()> {
+    /// Fails if the bucket has commits that the members lack, unless that is accepted. Returns
+    /// whether no history but that of the members is possible.
+    fn check_loss(&self, found: &Found, sources: &Sources, state: State) -> Result<bool> {
+        sources.check_compared(found)?;
+        let (best, extra) = (sources.best(), sources.extra(self.place, found)?);
+        let Some(extra) = extra else { return Ok(!found.may_be_forked()) };
         if self.how.accept_loss {
-            return Ok(());
+            return Ok(false);
         }
-        let what = match best.extra(self.place, found)? {
-            None => return Ok(()),
-            Some(Extra::InBase { number, glsn }) => format!(
-                "base {number} has the commits up to GLSN {glsn}, and {} ends with GLSN {}; if \
-                 the base is whole, open this member, which restores it",
-                best.path.display(),
+        let path = best.path.display();
+        let what = match extra {
+            Extra::InBase { number, glsn } => format!(
+                "base {number} has the commits up to GLSN {glsn}, and {path} ends with GLSN {}. \
+                 If the base is whole, open this member first, which restores it",
                 best.end.glsn
             ),
-            Some(Extra::After { first, last }) => format!(
-                "the log has commits at positions {first} to {last} which {} lacks, and which \
-                 cannot be applied because what is before them is gone",
-                best.path.display()
+            Extra::After { first, last } => format!(
+                "the log has commits at positions {first} to {last} which {path} lacks, and which \
+                 it cannot apply: an object before them is missing, or their blobs are, or its \
+                 folder is a copy, which applies nothing"
             ),
-            Some(Extra::Unreadable { position }) => format!(
-                "the batch at position {position} of the log cannot be read, and {} has not \
-                 applied it",
-                best.path.display()
+            Extra::Unreadable { position } => format!(
+                "the batch at position {position} of the log cannot be read, and {path} may lack it"
             ),
-            Some(Extra::Forked { first, last }) => {
+            Extra::Forked { first, last } => {
                 format!("the log has commits of another history at positions {first} to {last}")
             }
+            Extra::Unknown { position } => format!(
+                "the log up to position {position} cannot be compared with {path}, because the \
+                 log of this member begins later; it may have commits of another history"
+            ),
+            Extra::Before { position, glsn } => format!(
+                "the log goes on at position {position} after GLSN {glsn}, and {path} ends with \
+                 GLSN {}",
+                best.end.glsn
+            ),
         };
+        let state = match state {
+            State::Unchanged => "nothing was changed",
+            State::Fenced => {
+                "nothing was removed, but no member can commit until a heal has succeeded"
+            }
+        };
+        let what = format!("{what}; {state}");
         Err(Error::WouldLose { place: self.place.url.clone(), what })
     }
 
@@ -319,11 +405,21 @@ impl Healing<'_> {
     }
 
     /// Step 2. An archive of a call that was killed is continued, or made anew if it is damaged.
-    fn archive(&self, name: &str, best: &Source) -> Result<Verified> {
-        match archived(&best.db, &best.path, self.place, name, best.end.glsn) {
-            Err(_) => {
-                remove_archive(self.place, name)?;
-                archived(&best.db, &best.path, self.place, name, best.end.glsn)
+    fn archive(&self, name: &str, sources: &Sources) -> Result<Verified> {
+        let (best, place) = (sources.best(), self.place);
+        let archived = || archived(sources.db(), &best.path, place, name, best.end.glsn);
+        match archived() {
+            Err(
+                Error::Damaged { .. }
+                | Error::Archive(
+                    plimsoll_archive::Error::Damaged { .. }
+                    | plimsoll_archive::Error::NotEmpty { .. }
+                    | plimsoll_archive::Error::OtherHistory { .. }
+                    | plimsoll_archive::Error::OtherStore { .. },
+                ),
+            ) => {
+                remove_archive(place, name)?;
+                archived()
             }
             made => made,
         }
@@ -337,7 +433,7 @@ impl Healing<'_> {
             Some(fence) => fence.clone(),
             None => {
                 let random = entropy().map_err(|error| place.failed("a random number", error))?;
-                let line = found.line.max(sources.line()) + 1 + (random % LINES) as u64;
+                let line = found.line.max(sources.line()) + 1 + random as u64 % LINES_LEFT_OUT;
                 let base = Base::fence(begin_of(line), SystemClock::new().wall_micros());
                 Numbered { number: found.last_base + 1, base }
             }
@@ -354,33 +450,38 @@ impl Healing<'_> {
         Ok(Some(fence))
     }
 
-    /// Step 4: reads the log again if it has become longer.
-    fn read_again(&self, found: &mut Found) -> Result<()> {
-        let first = found.first();
+    /// Step 4: reads the log again if it has changed. False if another call was faster.
+    fn read_again(&self, found: &mut Found) -> Result<bool> {
         let mut now = numbers(self.place, LOG)?;
-        now.retain(|position| is_in(first, *position));
-        if now.last() > found.log.last().map(|it| &it.position) {
-            let read = Found::read(self.place, found.log_id)?;
-            (found.log, found.unreadable) = (read.log, read.unreadable);
-            found.replicas = found.replicas.max(read.replicas);
+        now.retain(|position| is_in(found.begins, *position));
+        let known = found.log.iter().map(|it| it.position);
+        let mut known: Vec<u64> = known.chain(found.unreadable.iter().copied()).collect();
+        known.sort_unstable();
+        // A batch that could not be read may have been put back.
+        if now == known && found.unreadable.is_empty() {
+            return Ok(true);
         }
-        Ok(())
+        let read = Found::read(self.place, found.log_id)?;
+        if read.begins != found.begins {
+            return Ok(false);
+        }
+        (found.log, found.unreadable, found.beyond) = (read.log, read.unreadable, read.beyond);
+        found.replicas = found.replicas.max(read.replicas);
+        found.damaged_blobs = read.damaged_blobs;
+        Ok(true)
     }
 
-    /// Step 5: returns the first position of the new line.
+    /// Step 5: returns the first position of the new line. It is not that of the fence, because a
+    /// member without a place that was opened meanwhile would go on there.
     fn begin(&self, first: u64, found: &Found, sources: &Sources, end: LogPosition) -> Result<u64> {
         let (place, best) = (self.place, sources.best());
         let nonce = entropy().map_err(|error| place.failed("a random number", error))?;
         let replicas = sources.replicas().max(found.replicas);
-        if replicas == 0 {
-            let what = "it has no place in the log of its cluster (the file REPLICA); give also a \
-                        member that has one";
-            return Err(Error::Unusable { path: best.path.clone(), what: what.to_owned() });
-        }
-        for line in line_of(first).. {
+        for line in line_of(first) + 1.. {
             let position = begin_of(line);
             let end = (end.glsn, end.chain);
-            let batch = OrderBatch::beginning(best.db.id(), position, best.at.hash, end, replicas)?;
+            let batch =
+                OrderBatch::beginning(sources.db().id(), position, best.at.hash, end, replicas)?;
             let object = encode(nonce, position, Body::Inline(&batch));
             let name = bucket_order::name_of(position);
             let failed = |error| place.failed(&name, error);
@@ -393,11 +494,30 @@ impl Healing<'_> {
         Ok(first)
     }
 
-    /// Step 7: what the base replaces.
+    /// What is left of step 7, if the call that has stored the newest base was killed.
+    fn finish(&self, found: &Found) -> Result<u64> {
+        match &found.base {
+            Some(base) if base.base.healed.is_some_and(|it| !it.accepts_loss) => self.remove(base),
+            _ => Ok(0),
+        }
+    }
+
+    /// Step 7: what the base replaces. The batches stay that an earlier heal has given up.
     fn remove(&self, stored: &Numbered) -> Result<u64> {
         let place = self.place;
+        let mut kept = 0;
+        for number in (1..stored.number).rev() {
+            let read = bases::read(&*place.bucket, number).map_err(|it| place.refused(it))?;
+            let base = read.map(|it| it.base);
+            let base = base.filter(|it| it.healed.is_some_and(|healed| healed.accepts_loss));
+            if let Some(base) = base {
+                kept = line_of(base.first);
+                break;
+            }
+        }
         let old: Vec<u64> = numbers(place, LOG)?;
-        let is_old = |position: &&u64| line_of(**position) < line_of(stored.base.first);
+        let is_old =
+            |position: &&u64| (kept..line_of(stored.base.first)).contains(&line_of(**position));
         let mut removed = 0;
         for position in old.iter().filter(is_old) {
             let name = bucket_order::name_of(*position);
@@ -407,4 +527,12 @@ impl Healing<'_> {
         remove_archives(place, stored, stored.base.replica)?;
         Ok(removed)
     }
+}
+
+/// The state of the cluster during a heal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Unchanged,
+    /// No member can commit.
+    Fenced,
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use plimsoll::{Db, Options};
+use plimsoll::{Db, Options, recorded_order_place};
 use plimsoll_archive::Folders;
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::Disk;
@@ -87,11 +87,13 @@ pub(crate) fn open_at(path: &Path, place: &Place, id: u128, options: Options) ->
         checked => {
             checked?;
             place.restore_folders()?;
+            check_fence(path, place)?;
             match order.first() {
                 Ok(first) if rebase::is_behind(path, first)? => {
                     match rebase::rebase(path, place, options.clone()) {
                         Err(
                             error @ (Error::Ahead { .. }
+                            | Error::Incomparable { .. }
                             | Error::Store(
                                 plimsoll::Error::Forked { .. } | plimsoll::Error::Locked { .. },
                             )),
@@ -117,6 +119,21 @@ pub(crate) fn open_at(path: &Path, place: &Place, id: u128, options: Options) ->
             Ok(open()?)
         }
         opened => Ok(opened?),
+    }
+}
+
+/// Fails for a member without a place while a heal is not finished: there is no log that it can go
+/// on with.
+fn check_fence(path: &Path, place: &Place) -> Result<()> {
+    if recorded_order_place(path)?.is_some() {
+        return Ok(());
+    }
+    match place.newest_base() {
+        Ok(Some(newest)) if newest.base.is_fence() => {
+            Err(Error::HealUnfinished { place: place.url.clone() })
+        }
+        // Commits get the error.
+        Ok(_) | Err(_) => Ok(()),
     }
 }
 

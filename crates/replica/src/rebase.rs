@@ -103,17 +103,22 @@ pub(crate) fn rebase(path: &Path, place: &Place, options: Options) -> Result<()>
     remove_folder(&disk, &draft).map_err(Error::file(&draft))?;
     remove_folder(&disk, &path.join(CHECK)).map_err(Error::file(path.join(CHECK)))?;
     let at = recorded_order_place(path)?;
-    let own = match &at {
+    let (own, is_sure) = match &at {
         Some(at) => match cross(path, place, at.position, &options)? {
             Crossing::Done => return Ok(()),
-            Crossing::Same => Some(LogPosition { glsn: at.glsn, chain: at.chain }),
-            Crossing::From(end) => Some(end),
+            Crossing::Same => (Some(LogPosition { glsn: at.glsn, chain: at.chain }), true),
+            Crossing::From { end, is_sure } => (Some(end), is_sure),
         },
-        None => None,
+        None => (None, true),
     };
     restore_base(place, &draft, options.clone())?;
     let compared = match own {
-        Some(own) => check_history(&draft, own, options),
+        Some(own) => match check_history(&draft, own, options) {
+            Ok(false) if !is_sure => {
+                Err(Error::Incomparable { path: path.to_owned(), newest: own.glsn })
+            }
+            compared => compared,
+        },
         None => Ok(false),
     };
     let is_known = compared.or_else(|error| {
@@ -139,8 +144,13 @@ enum Crossing {
     Same,
     /// Another one began at the end of the member's history: the member goes on there.
     Done,
-    /// Another one began later. The end of the member's history.
-    From(LogPosition),
+    /// Another one began later.
+    From {
+        /// The end of the member's history.
+        end: LogPosition,
+        /// Whether that can only be a part of the history of the new line.
+        is_sure: bool,
+    },
 }
 
 /// Passes a member to the newest line of the log. Its whole history counts, not only up to its
@@ -148,6 +158,7 @@ enum Crossing {
 fn cross(path: &Path, place: &Place, position: u64, options: &Options) -> Result<Crossing> {
     let Some(newest) = place.newest_base()? else { return Ok(Crossing::Same) };
     let (own, mut line, mut next) = (line_of(position), line_of(newest.base.first), None);
+    let mut is_sure = true;
     // Back through the heals from which the newest line comes, to that which left the own line, or
     // a line before it.
     for number in (1..=newest.number).rev() {
@@ -161,6 +172,7 @@ fn cross(path: &Path, place: &Place, position: u64, options: &Options) -> Result
         }
         if let Some(healed) = base.healed.filter(|_| line_of(base.first) == line) {
             (next, line) = (Some((number, healed)), healed.line);
+            is_sure &= healed.is_sure;
         }
     }
     let Some((number, healed)) = next else { return Ok(Crossing::Same) };
@@ -183,7 +195,7 @@ fn cross(path: &Path, place: &Place, position: u64, options: &Options) -> Result
             remove_place(path)?;
             Ok(Crossing::Done)
         }
-        History::Equal | History::Shorter => Ok(Crossing::From(end)),
+        History::Equal | History::Shorter => Ok(Crossing::From { end, is_sure }),
     }
 }
 
@@ -280,7 +292,7 @@ mod tests {
 
     #[test]
     fn no_commit_of_an_old_line_is_taken_for_one_of_the_new_line() {
-        let healed = Healed { line: 0, glsn: 7, chain: 70 };
+        let healed = Healed { line: 0, glsn: 7, chain: 70, is_sure: true, accepts_loss: false };
         for (glsn, chain, found) in [
             (6, 70, History::Shorter),
             (7, 70, History::Equal),

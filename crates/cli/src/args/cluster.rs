@@ -117,9 +117,11 @@ of members from other machines here, if they may have more commits. Members else
 running fail with `Behind`, and go on when they are opened again. One that has commits which the \
 healed cluster lacks is refused then, and told what to do; it loses nothing.
 
-If the bucket has commits that no given member has, the command ends with exit code 2 and changes \
-nothing; --accept-loss gives them up. If the bucket is empty, --bucket must name it, so that a \
-folder that is not mounted is not taken for it.
+If the bucket has commits that no given member has, or may have, the command ends with exit code 2 \
+and removes nothing; --accept-loss gives them up. If they are found near the end, it says that no \
+member can commit until a heal has succeeded. If the bucket is empty, --bucket must name it, so \
+that a folder that is not mounted is not taken for it. Another bucket is refused while the one of \
+the members can be read.
 
 Examples:
   plimsoll cluster heal users.plimsoll

@@ -11,6 +11,7 @@ mod damage;
 mod faults;
 mod folder;
 mod heal;
+mod heal_refusals;
 mod members;
 mod memory_bucket;
 mod trim;

@@ -149,7 +149,9 @@ impl Access {
                 cause: format!(
                     "the order was trimmed and now begins at position {first}, but this store \
                      needs position {position}; close the store and open it again as a member of \
-                     its cluster, which restores it, or make this replica anew from a copy of \
+                     its cluster, which restores it unless a heal of the cluster is unfinished \
+                     (`plimsoll cluster status` says so: finish it first), or make this replica \
+                     anew from a copy of \
                      another one"
                 ),
             },
