@@ -37,7 +37,7 @@ pub struct Watch {
 /// A feed, with expiries or without.
 enum Source {
     Commits(plimsoll::Commits),
-    Events(plimsoll::WatchEvents),
+    Events(Box<plimsoll::WatchEvents>),
 }
 
 impl Source {
@@ -129,7 +129,7 @@ impl Watch {
         let watch = || {
             let commits = branch.watch(&place.keyspace, prefix, from)?;
             Ok(match expiries {
-                true => Source::Events(commits.with_expiries()?),
+                true => Source::Events(Box::new(commits.with_expiries()?)),
                 false => Source::Commits(commits),
             })
         };

@@ -114,7 +114,8 @@ mod tests {
         for body in [Body::Inline(b"batch"), Body::Inline(b""), Body::Blob([7; 32], 1 << 40)] {
             let object = encode(9, 3, body);
             assert_eq!(decode(&object, 3), Ok(body));
-            assert_eq!(decode(&object, 4), Err("it is the batch of position 3".to_owned()));
+            let other = format!("it is the batch of position 3; {PUT_BACK}");
+            assert_eq!(decode(&object, 4), Err(other));
         }
         assert_ne!(encode(1, 3, Body::Inline(b"x")), encode(2, 3, Body::Inline(b"x")));
     }

@@ -137,7 +137,8 @@ const REPORTED_MAX: usize = 4;
 
 /// Steps `(below, upto)`: every expiry before `below` of a value that was put up to the commit
 /// `upto` was reported, or had passed before the feed was created. From step to step `below` falls
-/// and `upto` rises. There is more than one after a commit that put a value whose expiry had passed.
+/// and `upto` rises. There is more than one step after a commit that put a value whose expiry had
+/// passed.
 struct Reported(Vec<(Place, Glsn)>);
 
 impl Reported {

@@ -598,8 +598,8 @@ fn learns_of_tags_and_fails(scene: &mut Scene<'_>) {
     }
 }
 
-/// One process creates a cursor, and may stop there; the other, which is the keeper and may not have
-/// applied that commit yet, frees the log.
+/// One process creates a cursor, and may stop there; the other, which is the keeper and may not
+/// have applied that commit yet, frees the log.
 fn cursor_created_beside_a_trim(scene: &mut Scene<'_>) {
     let (name, back) = (scene.random.below(3), scene.random.below(4));
     scene.by(scene.one, [Act::Leave]);
