@@ -384,7 +384,7 @@ fn is_unfinished(world: &World) -> bool {
     let refused = try_put(&one, "x", "1").unwrap_err();
     assert!(matches!(refused, StoreError::Behind { .. }), "{refused}");
     let refused = trim(&one, 1).unwrap_err();
-    assert!(refused.to_string().contains("the order begins"), "{refused}");
+    assert!(refused.to_string().contains("begins at position"), "{refused}");
     assert_eq!(positions(world), before);
     true
 }
