@@ -35,9 +35,10 @@ pub struct Watch {
 }
 
 /// A feed, with expiries or without.
+#[allow(clippy::large_enum_variant, reason = "there is one per watch, on the heap")]
 enum Source {
     Commits(plimsoll::Commits),
-    Events(Box<plimsoll::WatchEvents>),
+    Events(plimsoll::WatchEvents),
 }
 
 impl Source {
@@ -129,7 +130,7 @@ impl Watch {
         let watch = || {
             let commits = branch.watch(&place.keyspace, prefix, from)?;
             Ok(match expiries {
-                true => Source::Events(Box::new(commits.with_expiries()?)),
+                true => Source::Events(commits.with_expiries()?),
                 false => Source::Commits(commits),
             })
         };
