@@ -10,7 +10,7 @@ mod tags;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use plimsoll::{Error, Glsn};
+use plimsoll::{Error, Glsn, InvalidInput};
 use plimsoll_disk::mutex::lock;
 
 use crate::failure::{Failure, Outcome, ensure, same};
@@ -67,6 +67,9 @@ pub(in crate::members) struct Known {
     looks: u64,
     /// Whether a call of the act fails.
     pub(in crate::members) call_fails: bool,
+    /// A process has ended while it dropped the temporary keyspace. The drop may have its place in
+    /// the log, and be applied after other processes have opened the keyspace.
+    is_drop_in_doubt: bool,
     /// Processes whose transaction began while a call failed. It may have seen too little, and
     /// reports that.
     pub(in crate::members) may_be_behind: BTreeSet<u8>,
@@ -78,6 +81,7 @@ impl Known {
         match act {
             Act::Trim { .. } => self.freed.asked(),
             Act::MakeSpace | Act::DropSpace => {
+                self.is_drop_in_doubt |= act == Act::DropSpace;
                 self.passing_before = std::mem::replace(&mut self.passing, Space::Unknown);
             }
             Act::Cursor { name, .. }
@@ -193,6 +197,13 @@ impl Driver {
                 self.known.in_doubt.remove(&order.id);
                 return Ok(());
             }
+            Err(Error::InvalidInput(InvalidInput::KeyspaceDropped { .. }))
+                if self.known.is_drop_in_doubt =>
+            {
+                self.known.in_doubt.remove(&order.id);
+                self.dropped();
+                return Ok(());
+            }
             Err(error) => {
                 return self.judge_error(member, order, &error, &format!("{:?}", order.act));
             }
@@ -245,6 +256,13 @@ impl Driver {
             || self.slots.get(&member).is_none_or(|slot| slot.process.is_dead())
     }
 
+    /// The temporary keyspace was dropped.
+    fn dropped(&mut self) {
+        self.known.model.forget(PASSING);
+        self.known.passing = Space::Absent;
+        self.known.is_drop_in_doubt = false;
+    }
+
     fn judge_answer(&mut self, member: u8, order: &Order, life: &Life, answer: Answer) -> Outcome {
         match answer {
             Answer::Done | Answer::Synced => Ok(()),
@@ -277,11 +295,13 @@ impl Driver {
                 } else {
                     self.known.passing
                 };
-                ensure(before != Space::Present, || "a created keyspace is missing".to_owned())?;
-                if matches!(order.act, Act::DropSpace) {
+                let is_in_doubt = self.known.is_drop_in_doubt;
+                ensure(before != Space::Present || is_in_doubt, || {
+                    "a created keyspace is missing".to_owned()
+                })?;
+                if matches!(order.act, Act::DropSpace) || is_in_doubt {
                     // An earlier drop with an unknown outcome has removed its rows.
-                    self.known.model.forget(PASSING);
-                    self.known.passing = Space::Absent;
+                    self.dropped();
                 }
                 self.known.in_doubt.remove(&order.id);
                 Ok(())
@@ -306,11 +326,11 @@ impl Driver {
                 Ok(())
             }
             Answer::Dropped => {
-                self.known.model.forget(PASSING);
-                self.known.passing = Space::Absent;
+                self.dropped();
                 Ok(())
             }
             Answer::DroppedByAnother => {
+                self.known.is_drop_in_doubt = false;
                 let is_known = self.known.passing_before != Space::Unknown;
                 ensure(!is_known, || {
                     "a process reports the drop of a keyspace that no process dropped".to_owned()
@@ -550,6 +570,7 @@ impl Driver {
         for span in spans {
             match life.read(*span).map_err(|error| error_in(who, &error))? {
                 Answer::Rows { at, rows, .. } => self.judge_rows(who, *span, at, &[], rows)?,
+                _ if self.known.is_drop_in_doubt => self.dropped(),
                 _ => ensure(self.known.passing != Space::Present, || {
                     format!("{who}: a keyspace is missing")
                 })?,
