@@ -200,8 +200,9 @@ impl Driver {
             Err(Error::InvalidInput(InvalidInput::KeyspaceDropped { .. }))
                 if self.known.is_drop_in_doubt =>
             {
+                // The drop has its place in the log, and may not be durable yet.
                 self.known.in_doubt.remove(&order.id);
-                self.dropped();
+                self.known.passing = Space::Unknown;
                 return Ok(());
             }
             Err(error) => {
