@@ -1,5 +1,5 @@
-//! What is wrong with the bucket of a cluster: its objects, read as a new member would need them,
-//! and compared with the members.
+//! Finds the faults of a cluster's bucket: reads every object that a new member would need, and
+//! compares the log with the members.
 
 use std::collections::BTreeMap;
 

@@ -6,15 +6,15 @@
 //!    ends. The member that has the most applies what it can from the log.
 //! 2. Its state is archived, and the archive is restored and verified, as by a trim.
 //! 3. The old line of the log is ended by a fence: `bases/<n>` without an archive. Members ask for
-//!    the next base after each object that they have stored or read; so no commit is acknowledged
-//!    in the old line, and nothing of it is believed, once the fence is stored.
+//!    the next base after each object that they have stored or read. So once the fence is stored,
+//!    they acknowledge no commit in the old line, and reject its batches.
 //! 4. The old line is listed once more; if members have committed since step 1, steps 1 and 2 are
 //!    repeated for it.
 //! 5. The first batch of the new line, which is after that of the fence, is stored at its first
 //!    position, if that is free.
 //! 6. `bases/<n + 1>` is stored: the new line counts. If another call was faster, this one begins
 //!    again, and finds that nothing is wrong, or that its members have more.
-//! 7. `cluster.json` is stored if it is missing. What the base replaces is removed.
+//! 7. `cluster.json` is stored if it is missing. The objects that the base replaces are removed.
 //!
 //! Where commits may be lost and it is not certain that they are not, the call refuses, and removes
 //! nothing.
@@ -47,8 +47,8 @@ use crate::trimming::{Verified, archive_name, archived, remove_archive, remove_a
 /// How often a call begins again because another one was faster.
 const TRIES: u32 = 4;
 
-/// A new line of the log begins up to so many lines after the last known one, so that one of a
-/// bucket that was set back or emptied is hardly used twice.
+/// The number of a new line exceeds the highest known one by a random number up to this, so that a
+/// line is hardly ever used twice after a bucket was set back or emptied.
 const LINES_LEFT_OUT: u64 = 1 << 14;
 
 /// How a cluster is healed.
@@ -494,7 +494,7 @@ impl Healing<'_> {
         Ok(first)
     }
 
-    /// What is left of step 7, if the call that has stored the newest base was killed.
+    /// Does the rest of step 7 if the call that stored the newest base was killed before its end.
     fn finish(&self, found: &Found) -> Result<u64> {
         match &found.base {
             Some(base) if base.base.healed.is_some_and(|it| !it.accepts_loss) => self.remove(base),

@@ -8,8 +8,10 @@
 //! Invariant: the feed retains the state as of the last commit that it has passed, and every later
 //! one, so the scan and the point reads see exactly the commits that the feed has passed.
 //!
-//! An expiry is reported once no commit with an earlier time can follow: the feed reads the time,
-//! waits for the commits in progress, and passes all commits that are ordered by then.
+//! An expiry is reported before the first commit with a later time, and before the retained state
+//! moves to such a commit, because merges judge expiries by that commit's time. Without such a
+//! commit it is reported once no commit with an earlier time can follow: the feed reads the time,
+//! waits for the commits in progress, and reads all commits that are ordered by then.
 
 mod window;
 

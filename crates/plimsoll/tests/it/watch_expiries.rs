@@ -45,7 +45,7 @@ fn show(event: &WatchEvent) -> String {
     }
 }
 
-/// What has happened so far.
+/// The events so far, as text.
 fn seen(events: &mut WatchEvents) -> Vec<String> {
     events.map(|event| show(&event.unwrap())).collect()
 }

@@ -263,7 +263,7 @@ fn of_a_forked_log_nothing_is_given_up_silently() {
     assert!(positions(&world).len() > 1 && report.removed == 0);
     put_rows(&world.open("one"), 9..10);
     has_rows(&world, "one", 10);
-    // The member of the other history is not taken in, and keeps its commit.
+    // The member with the other history is refused, and keeps its commit.
     let refused = open_member(world.path("two"), options()).unwrap_err();
     assert!(matches!(refused, Error::Store(StoreError::Forked { .. })), "{refused}");
     let two = Db::open(world.path("two"), options().read_only(true)).unwrap();
@@ -372,8 +372,8 @@ fn a_heal_that_is_killed_at_any_request_loses_nothing_and_is_continued() {
     assert!(killed > 10 && unfinished > 0, "{killed} {unfinished}");
 }
 
-/// Whether the old line of the log has ended, and no new one has begun: then nobody writes, joins
-/// or trims.
+/// Whether a heal has ended the old line of the log and has not begun a new one. Until it does,
+/// writes, joins and trims are refused.
 fn is_unfinished(world: &World) -> bool {
     let member = world.path("one");
     let status = status(member.to_str().unwrap(), options()).unwrap();

@@ -206,7 +206,7 @@ fn a_later_heal_removes_what_one_that_was_killed_has_left() {
         let old = positions(&world).len() - 1;
         let again = heal_with(&world, &["one"]).unwrap();
         assert_eq!((again.problems, again.base), (Vec::new(), None));
-        // What was given up stays, also after another heal.
+        // The objects of commits that were given up stay, also after another heal.
         assert_eq!(again.removed, if accept_loss { 0 } else { old as u64 });
         std::fs::remove_file(world.path(&format!("bucket/log/{:016x}", report.first))).unwrap();
         heal_with(&world, &["one"]).unwrap();
