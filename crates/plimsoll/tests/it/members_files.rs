@@ -74,7 +74,13 @@ fn refused(what: &str, done: Result<(), Error>) -> String {
 }
 
 fn remove(path: &Path) {
-    if path.is_dir() { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
+    if !path.is_dir() {
+        return fs::remove_file(path).unwrap();
+    }
+    // A living process may create a file in the directory while it is emptied.
+    while let Err(error) = fs::remove_dir_all(path) {
+        assert_eq!(error.kind(), std::io::ErrorKind::DirectoryNotEmpty, "{error}");
+    }
 }
 
 fn replace_by_copy(path: &Path) {
