@@ -94,8 +94,8 @@ pub(crate) trait Horizon: Send + Sync {
 /// the others to later calls. The argument: whether the memtable may be closed to free more.
 pub(crate) type FreeLog = Box<dyn Fn(bool) + Send + Sync>;
 
-/// Makes a commit in an idle store if values have expired by the clock whose space is freed once
-/// log time has passed their expiry.
+/// Makes a commit in an idle store if values have expired by the clock. The commit advances log
+/// time past their expiry, so that merges can free their space.
 pub(crate) type AdvanceTime = Box<dyn Fn() + Send + Sync>;
 
 /// The state that all owners of the index share.

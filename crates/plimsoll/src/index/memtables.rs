@@ -9,7 +9,7 @@
 //!    that runs it, so it never waits for a thread that may have ended.
 //! 3. Where possible, a writer waits for a flush before it takes the commit lock
 //!    ([`Memtables::wait_for_room`]), so that others can commit in the meantime. It never waits for
-//!    one while it holds the members' turn ([`Memtables::try_reserve`]).
+//!    a flush while it holds the append lock of all processes ([`Memtables::try_reserve`]).
 
 mod flush;
 pub(crate) mod flush_policy;

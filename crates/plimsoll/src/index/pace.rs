@@ -36,7 +36,8 @@ const RUNS_SOFT: usize = 48;
 /// budget has room for about a hundred.
 const DEPTH_HARD: usize = 64;
 
-/// Nanoseconds per byte, multiplied by the square of the number of runs above a soft limit.
+/// The delay per byte is this many nanoseconds, times the square of the number of runs above a soft
+/// limit.
 const NANOS_PER_BYTE: u64 = 4;
 
 /// The longest delay of one call: this for the call itself, and as much again for each

@@ -49,7 +49,8 @@ pub(super) struct Expired {
     /// Moments before this one become unreadable, except the pins.
     pub(super) since: Glsn,
     pub(super) pins: Arc<[Glsn]>,
-    /// An estimate of the number of these values; exact if it equals the number of all versions.
+    /// An estimate of the number of these values; exact if it equals the table's number of
+    /// versions.
     pub(super) values: u64,
 }
 

@@ -55,7 +55,8 @@ impl Signals {
         }
     }
 
-    /// Records the end of a compaction step; `changed`: there are fewer runs now.
+    /// Records the end of a compaction step. `changed`: whether a job ended, so that there may be
+    /// fewer runs now.
     pub(crate) fn compaction_ended(&self, changed: bool, error: Option<&Error>) {
         lock(&self.state).compaction_error = error.map(ToString::to_string);
         if changed || error.is_some() {

@@ -192,8 +192,8 @@ impl Versions {
     }
 }
 
-/// A cursor over the tables of a source that may have wanted versions. Adds the bytes that it holds
-/// in addition to the source to `own`.
+/// A cursor over the tables of a source that may have wanted versions. Adds the number of table
+/// descriptions that only the cursor holds to `own`.
 fn version_cursor(
     source: Source<'_>,
     range: KeyRange<'_>,

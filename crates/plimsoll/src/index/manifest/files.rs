@@ -142,7 +142,8 @@ impl Files {
         }))
     }
 
-    /// Makes new files get ids above all in the folder, and above a gap as after an open.
+    /// From now on, new files get ids above those of all files in the folder, after a gap like that
+    /// of an open.
     pub(crate) fn skip_ids_in_folder(&self, wall_micros: u64) -> Result<()> {
         let names = self.disk.names(&self.dir)?;
         let ids = names.iter().filter_map(|name| run_id_of(name));

@@ -46,9 +46,9 @@ use crate::index::sources::source::Memtable;
 const SHARE: u64 = 8;
 const BYTES: (u64, u64) = (1 << 20, 64 << 20);
 
-/// Divisors: a memtable is at most the first part of the runs, and at most the second part of them
-/// while rows are overwritten.
+/// Divisor: a memtable has at most this part of the bytes of the runs.
 const PART: u64 = 3;
+/// As [`PART`], while rows are overwritten.
 const PART_OVER: u64 = 6;
 /// The limits by parts of the runs never go below this.
 const PART_LEAST: u64 = 16 << 20;
@@ -199,7 +199,8 @@ const SEAL_BUSY: Due =
 const SEAL_IDLE: Due =
     Due::Seal { from_bytes: LONG_SEGMENT_BYTES, from_blob_bytes: LEAST_BLOB_BYTES };
 
-/// The state of earlier polls.
+/// Decides when to flush because writers are idle or a memtable is old. Holds the state of earlier
+/// polls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Watch {
     /// The GLSN after the log's last entry, when it was first seen, and whether the segment was
@@ -253,7 +254,8 @@ fn nanos(duration: Duration) -> u64 {
 /// Entries that are retained for less time do not count.
 const HELD_LONG: Duration = Duration::from_secs(2);
 
-/// The state of earlier polls.
+/// Detects that much of the log was retained and may now be freed. Holds the state of earlier
+/// polls.
 #[derive(Debug, Default)]
 pub(crate) struct HeldBack {
     /// The GLSN up to which the log could be freed at an earlier poll. It only rises: a joining

@@ -39,7 +39,7 @@ const FETCHED_BYTES: usize = 256;
 const FEW_ENTRIES: usize = 16;
 
 /// Bodies of at least this many bytes are too far apart for the hardware prefetcher, so the cursor
-/// prefetches them; how many entries ahead is the second constant.
+/// prefetches them, [`BODIES_AHEAD`] entries ahead.
 const FAR_BODY_BYTES: usize = 256;
 const BODIES_AHEAD: usize = 3;
 
@@ -142,7 +142,8 @@ impl RunCursor {
         self.check_place(key, glsn, Ordering::Greater)
     }
 
-    /// If keys are out of order, the resulting position is arbitrary.
+    /// Moves like [`RunCursor::place`], but does not check the position that it reaches, which is
+    /// arbitrary if keys are out of order.
     fn search(&mut self, key: &[u8], glsn: Glsn, way: Way) -> Result<()> {
         self.lift();
         let number = self.tables.partition_point(|table| &table.info.last_key[..] < key);
@@ -374,7 +375,7 @@ impl RunCursor {
         Err(error)
     }
 
-    /// Clears the position, and the memory of pages accessed by the current scan.
+    /// Clears the position, and forgets which pages the scan has accessed.
     fn lift(&mut self) {
         self.position = Position::Unset;
         self.pages.leaves_walked = 0;

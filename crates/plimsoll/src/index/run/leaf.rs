@@ -14,9 +14,10 @@
 //!   one byte          varint         varint       varint   varint
 //! ```
 //!
-//! Keys and bodies are stored apart because a search reads only keys: those of a block are in a few
-//! consecutive cache lines, regardless of the size of the values. The hints follow the head for the
-//! same reason. A search therefore waits for memory about three times: head, block, body.
+//! Keys and bodies (the stored values) are apart because a search reads only keys. The keys of a
+//! *block*, which are the entries from one restart to the next, are in a few consecutive cache
+//! lines, regardless of the size of the values. The hints follow the head for the same reason. A
+//! search therefore waits for memory about three times: head, block, body.
 //!
 //! Invariants:
 //! 1. Entries are sorted by key, then newest first; no two are equal.

@@ -164,7 +164,7 @@ impl Cursor {
 struct Head {
     cursor: Cursor,
     prefix: u128,
-    /// No version that the caller wants from this cursor is younger.
+    /// No version that the caller wants from this cursor is younger than this.
     newest: Glsn,
 }
 

@@ -159,7 +159,7 @@ impl Memtable {
     }
 }
 
-/// A run: sorted, disjoint tables. It keeps their files.
+/// A run: sorted, disjoint tables. Their files are not removed while it exists.
 #[derive(Debug)]
 pub(crate) struct Run {
     tables: Arc<[Table]>,

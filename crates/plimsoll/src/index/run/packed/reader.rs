@@ -304,7 +304,8 @@ impl PageSource for PackedFile {
         for place in at_end {
             self.file.file.read_exact_at(&mut page.0, u64::from(place) * PAGE_BYTES as u64)?;
             if !check_blocks(&page.0, self.file.seed, place) {
-                return Err(self.file.corrupt(shape.pages, "the blocks after the last page"));
+                let what = "a block after the last page is damaged";
+                return Err(self.file.corrupt(shape.pages, what));
             }
         }
         let source = DirectorySource { file: Arc::clone(&self.file), shape };
@@ -346,7 +347,7 @@ impl DirectorySource {
             Some(found) if (found.pages, found.first) == (self.shape.pages, of_copy * ENTRIES) => {
                 Ok(())
             }
-            _ => Err(self.file.corrupt(place, "it is not the page of the directory")),
+            _ => Err(self.file.corrupt(place, "it is not the expected page of the directory")),
         }
     }
 }
