@@ -2,13 +2,14 @@
 //!
 //! The cache stores entries sequentially in two queues, where they keep their places until they
 //! move to the young end of a queue. So a full part of a queue only ever loses entries. Its file is
-//! written once, and again when an eighth of its rows are gone, when they were accessed often since
-//! it was written, or when it has become stale. It is stale if a merge has put an eighth of it into
-//! tables with younger versions, or a younger deletion was dropped from its keyspaces. Entries that
-//! leave the cache later do no harm: see `validation`.
+//! written once, and again when an eighth of its rows are gone, when its rows were accessed often
+//! since it was written, or when it has become stale. It is stale if a merge has put an eighth of
+//! its rows into tables with younger versions, or a younger deletion was dropped from its
+//! keyspaces. Entries that leave the cache later do no harm: see `validation`.
 //!
-//! Rows in lent memory are left out: the image holds only as many rows as fit into their share of
-//! the memory, the oldest of each queue, whose files stay unchanged.
+//! Rows in lent memory (`rowcache::share`) are left out: the image holds only as many rows as fit
+//! into their share of the memory. These are the oldest of each queue, because the files of these
+//! stay unchanged.
 //!
 //! Each process writes its own *generation* next to the files that it found. When it has written
 //! all of its own once, it removes the others.
@@ -472,8 +473,9 @@ fn write(
             for copied in copies.iter().filter(|copied| Rounds::of(copied.touches) == when) {
                 let Some((glsn, expiry, value)) = parts_of(copied.value) else { continue };
                 let bytes = copied.key.len() + copied.value.len();
-                // A flush after this file's position has put younger versions there; or a range
-                // deletion, which may be gone when the row is restored, hides the row.
+                // Leave out a row that a flush after this file's position has put into the cache,
+                // and a row that a range deletion hides, because the range deletion may be gone
+                // when the row is restored.
                 if glsn > round.position.glsn
                     || view.ranges.newest_over(copied.key, Glsn::MAX) > glsn
                     || bytes > OBJECT_BYTES_MAX
