@@ -510,8 +510,8 @@ pub(crate) enum Answer<T> {
 }
 
 impl<T> Answer<T> {
-    /// The value, if there is one. Records for the reader of an index key as of `at` what its
-    /// answer depends on.
+    /// The value, if there is one. Also records in `at` that the read of `key` depends on the
+    /// expiry, or has found an expired value.
     pub(crate) fn noted(self, key: &[u8], at: AsOf<'_>) -> Option<(T, Option<Expiry>)> {
         match self {
             Answer::Value(value, expiry) => {

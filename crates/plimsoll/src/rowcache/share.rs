@@ -141,9 +141,9 @@ impl Balance {
     }
 
     /// Weighs and moves a step if the evidence supports it, or lends free memory; does nothing if
-    /// another thread is doing so. Free budget is divided as well, because after a restart the
-    /// pages may not have been restored yet, and restored rows must not be measured by them.
-    /// Returns whether there is memory to lend.
+    /// another thread is doing so. Free memory counts as part of the memory to divide: after a
+    /// restart, the pages may not have been restored yet, and the rows' share would be computed
+    /// from too small a total. Returns whether there is memory to lend.
     pub(crate) fn rebalance(&self, cache: &Cache, pool: &Pool, budget: &Budget) -> bool {
         let (free_bytes, kept_bytes) = (budget.free_bytes(), budget.limit_bytes() / KEPT_FREE);
         let lent = free_bytes.saturating_sub(kept_bytes);
