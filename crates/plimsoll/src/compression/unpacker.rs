@@ -29,7 +29,7 @@ pub(crate) struct Unpacker {
     stored: Stored<'static>,
     packed: Packed,
     decoder: Decoder,
-    /// With the checksum behind it; empty for a value of one chunk.
+    /// Followed by its checksum; empty for a value of one chunk.
     directory: Buffer,
     /// The checksum of the first `summed` chunks.
     sum: Running,

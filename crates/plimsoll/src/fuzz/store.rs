@@ -515,7 +515,7 @@ fn read_all(db: &Db) {
 }
 
 fn read_keyspace(db: &Db, snapshot: &Snapshot, keyspace: &Keyspace) {
-    let _ = snapshot.range(keyspace, ..).map(|range| walk("a walk", range));
+    let _ = snapshot.range(keyspace, ..).map(|range| walk("a forward scan", range));
     let _ = snapshot.range(keyspace, ..).map(|range| walk("a reverse scan", range.reverse()));
     let _ =
         snapshot.prefix(keyspace, b"key 01").map(|range| walk("a prefix scan", range.keys_only()));

@@ -52,7 +52,8 @@ struct Open {
     newest: (Glsn, u64),
     /// The number of snapshots open at each older moment.
     older: BTreeMap<Glsn, u64>,
-    /// The snapshots above that also retain every later moment: their number at each moment.
+    /// For each moment, the number of its snapshots that also retain every later moment. The counts
+    /// above include them.
     floors: BTreeMap<Glsn, u64>,
     /// The number of charged snapshots.
     charged: usize,
