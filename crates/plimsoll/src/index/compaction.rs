@@ -303,7 +303,7 @@ impl Compaction {
         let result = match (result, unasked_below) {
             (Err(error), Some(below)) => {
                 self.runs.env.horizon.stop_relocating(below, &error);
-                // Reads of the damaged value report it.
+                // Reads of the damaged value report the damage.
                 if unrequested == UnrequestedFailure::Ignore || is_lasting(&error) {
                     Ok(())
                 } else {

@@ -6,9 +6,9 @@
 //! publishes the interval, and later iterators seek to its end. A commit that deletes a range
 //! publishes the range.
 //!
-//! It also remembers which spans of keys the last commits wrote ([`Recent`]). This shows that no
-//! commit has written in a range since a moment, so validating a range that was read need not
-//! search the memtables.
+//! This module also remembers which spans of keys the last commits wrote ([`Recent`]). This shows
+//! that no commit has written in a range since a moment, so validating a range that was read need
+//! not search the memtables.
 //!
 //! A gap states: *at every GLSN from `since` on, up to the first commit that puts into the
 //! interval, no key in it is alive.*

@@ -423,7 +423,7 @@ impl RangeSet {
 }
 
 /// Adds the union of two intervals to `all`, up to the lower of their ends, and returns the rest of
-/// each. If they do not overlap, it adds the first one only.
+/// each. If they do not overlap, it adds only the one that comes first.
 fn merged(
     old: Fragment,
     new: Fragment,
@@ -447,7 +447,7 @@ fn merged(
     (rest(&old), rest(&new))
 }
 
-/// A place in a set: after this many intervals of this chunk.
+/// A place in a set: after the first `at` intervals of a chunk.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     chunk: usize,

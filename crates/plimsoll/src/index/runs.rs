@@ -593,7 +593,7 @@ impl Runs {
         releases
     }
 
-    /// Reads everything up to the checkpoint from the runs from now on, if `may_pass` allows it.
+    /// From now on, everything up to the checkpoint is read from the runs, if `may_pass` allows it.
     /// Returns the checkpoint.
     pub(crate) fn skip_to_checkpoint(&self, may_pass: impl FnOnce(Glsn) -> bool) -> Option<Glsn> {
         let record = lock(&self.record);

@@ -309,8 +309,8 @@ impl Job {
             && is_cut
     }
 
-    /// Replaces the tables read so far with the outputs written so far, and releases them. The
-    /// outputs become part of the oldest input.
+    /// Replaces the tables read so far with the outputs written so far, and releases these tables.
+    /// The outputs become part of the oldest input.
     fn install_part(&mut self, runs: &Runs) -> Result<()> {
         hit(Border::PartInstalled);
         self.current.cut()?;

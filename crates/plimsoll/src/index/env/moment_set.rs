@@ -12,9 +12,9 @@ pub(crate) const PINS_MAX: usize = 32;
 /// version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// The floor reaches a moment.
+    /// The floor reaches this moment.
     Floor(Glsn),
-    /// A pin is released.
+    /// This pin is released.
     Pin(Glsn),
 }
 

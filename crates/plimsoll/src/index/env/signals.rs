@@ -87,7 +87,8 @@ impl Signals {
 
     /// Records that a job panicked. Threads that wait for its work then run that work themselves.
     pub(crate) fn job_panicked(&self, job: IndexJob) {
-        let error = Some("its background job has panicked; open the store again".to_owned());
+        let error =
+            Some("a background job of the index has panicked; open the store again".to_owned());
         let mut state = lock(&self.state);
         state.has_panicked_job = true;
         match job {

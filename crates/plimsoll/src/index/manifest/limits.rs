@@ -1,4 +1,4 @@
-//! Which versions flushes and merges have made unreadable.
+//! The limits that flushes and merges set on the moments that can be read.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl Limits {
         self.restrict(keyspace, &readable);
     }
 
-    /// Removes all moments but these from those at which `keyspace` can be read.
+    /// Removes all moments that are not in `to` from those at which `keyspace` can be read.
     fn restrict(&mut self, keyspace: u32, to: &MomentSet) {
         match self.readable_in.binary_search_by_key(&keyspace, |entry| entry.0) {
             Ok(at) => self.readable_in[at].1 = self.readable_in[at].1.intersection(to),

@@ -150,7 +150,7 @@ fn clearing(runs: &[RunShape], fan_in: usize, part: u64) -> Option<Plan> {
     (runs.len().saturating_sub(fan_in)..runs.len()).find(gains).map(|at| at..runs.len())
 }
 
-/// Merges the runs of one transaction that was spilled more than once, or the runs left by a merge
+/// Chooses the runs of one transaction that was spilled more than once, or the runs left by a merge
 /// that ended after it installed a part. Several of these runs may have the same key at the same
 /// GLSN, and only the order of the runs tells which version was written last. Other merges ignore
 /// that order, so these runs are merged with each other first, always beginning with the newest. No

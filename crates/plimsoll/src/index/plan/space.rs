@@ -6,7 +6,7 @@
 //! applies only if the runs fit in memory, where merges do not read from disk.
 //!
 //! Invariant: without overwrites, no writer is slowed down, and memtables are as large as the
-//! budget allows once the runs are three times as large.
+//! budget allows once the runs are three times as large as such a memtable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,6 +1,6 @@
-//! Chunks of neighbouring intervals of a set, and the search for the interval around a key. It
-//! searches key prefixes that lie side by side as numbers: a search that compared whole keys would
-//! miss the processor's caches at each of them.
+//! Chunks of neighbouring intervals of a set, and the search for the interval around a key. The
+//! search compares key prefixes, which lie side by side as numbers. If it compared whole keys, it
+//! would miss the processor's caches at each of them.
 
 use std::sync::Arc;
 

@@ -65,7 +65,8 @@ pub(crate) struct RunCursor {
     key: Vec<u8>,
     /// The previous version's key, kept when the cursor moves to another leaf or backward.
     before: Vec<u8>,
-    /// A leaf (table index and page) and whether it is hot in the pool.
+    /// The leaf (table index and page) whose heat was checked last, and whether it is hot in the
+    /// pool.
     heat: Option<(usize, u32, bool)>,
 }
 
@@ -181,8 +182,8 @@ impl RunCursor {
     }
 
     /// After a search for (`key`, `glsn`): checks that the position is before it (`Less`), or at or
-    /// after it. A caller that resumes at a key relies on this check, because otherwise it could
-    /// return the same versions again and again.
+    /// after it (`Greater`). A caller that resumes at a key relies on this check, because otherwise
+    /// it could return the same versions again and again.
     fn check_place(&mut self, key: &[u8], glsn: Glsn, order: Ordering) -> Result<()> {
         let Position::At(place) = &self.position else { return Ok(()) };
         let is_before = (&self.key[..], Reverse(place.spot.entry.glsn)) < (key, Reverse(glsn));
@@ -219,8 +220,8 @@ impl RunCursor {
         let Position::At(place) = &self.position else { return None };
         let Entry { glsn, tag, body, end, .. } = place.spot.entry;
         let is_deleted = Stored::is_deletion(tag as u8, end - body);
-        // The tag shows for most versions that they do not expire; the body is on another cache
-        // line.
+        // Read the body, which is on another cache line, only if the tag does not show that the
+        // version never expires.
         let expiry = match tag {
             0 if !is_deleted => {
                 let page = page_payload(self.pages.held(place.leaf));

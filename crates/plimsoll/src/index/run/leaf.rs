@@ -66,7 +66,7 @@ const OFFSETS_BYTES: usize = 4;
 /// Size of a restart.
 const RESTART_BYTES: usize = HINT_BYTES + OFFSETS_BYTES;
 
-/// Lengths from this on are stored in a separate varint.
+/// A length of at least this value is stored in an additional varint.
 const NIBBLE: usize = 15;
 
 /// Size of the longest entry: head, two lengths, GLSN, length and tag, key, body.

@@ -34,7 +34,7 @@ struct Charged {
     reserved: u64,
 }
 
-/// Memory for ranges that are about to be applied. Dropped after that.
+/// Memory for ranges that are about to be applied. It is dropped after that.
 #[must_use]
 pub(crate) struct RangeRoom<'a> {
     memory: &'a RangeMemory,

@@ -464,8 +464,8 @@ impl View {
         Ok(newest)
     }
 
-    /// Some version in a range of keys that is younger than `after`: its key and GLSN. Searches
-    /// only sources with such versions.
+    /// A version younger than `after` in a range of keys, if there is one: its key and GLSN.
+    /// Searches only sources with such versions.
     pub(crate) fn changed_in(
         &self,
         lower: Bound<&[u8]>,
@@ -475,7 +475,7 @@ impl View {
         self.changed_where(lower, upper, after, |_| true)
     }
 
-    /// As [`View::changed_in`], of the keys for which `is_wanted` returns true.
+    /// As [`View::changed_in`], but only for keys for which `is_wanted` returns true.
     pub(crate) fn changed_where(
         &self,
         lower: Bound<&[u8]>,

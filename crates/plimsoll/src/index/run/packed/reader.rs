@@ -81,7 +81,7 @@ impl PackedFile {
     }
 
     /// The shape of a file, according to its directory; `None` if it has none. The file may have
-    /// lost its end, or have bytes behind it.
+    /// lost its end, or have bytes after its end.
     pub(in crate::index::run) fn find_shape(file: &RunFile) -> Result<Option<Shape>, LoadError> {
         let whole_pages = file.file.len()? / PAGE_BYTES as u64;
         let whole_pages = u32::try_from(whole_pages).unwrap_or(u32::MAX);
