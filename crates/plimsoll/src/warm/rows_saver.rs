@@ -41,10 +41,12 @@ const TOGETHER_NANOS: u64 = 1_000_000_000;
 /// The part of a queue that one file holds, in words of 8 bytes: together 1 MiB.
 const PLACES_OF_A_FILE: u64 = (1 << 20) / 8;
 
-/// Divisors of the number of a file's rows: it is rewritten when more rows than the first quotient
-/// are gone, or when its rows were accessed more often than the second quotient since it was
-/// written.
+/// Divisor of the number of a file's rows: the file is rewritten when more rows than the quotient
+/// are gone or, in a sample, stale.
 const GONE_PART: u32 = 8;
+
+/// Divisor of the number of a file's rows: the file is rewritten when its rows were accessed more
+/// often than the quotient since it was written.
 const TOUCHED_PART: u32 = 2;
 
 /// Sampling interval when estimating how much of a file is stale.
@@ -258,7 +260,8 @@ impl Round {
         Some((number, *queue_kind, places))
     }
 
-    /// The first entry after the examined part begins at `next`.
+    /// Records that a part of a queue was examined; the first entry after the part begins at
+    /// `next`.
     fn pass(&mut self, queue_kind: QueueKind, next: u64) {
         let of = |(left, _): &&mut (QueueKind, Range<u64>)| *left == queue_kind;
         let (_, left) = self.left.iter_mut().find(of).expect("there are two");
@@ -376,7 +379,7 @@ impl Own {
     }
 }
 
-/// Whether a list of files, as [`image::list_rows`] sorts it, has one of this length.
+/// Whether a list of files, as [`image::list_rows`] sorts it, has this file with this length.
 fn is_there(there: &[(RowsName, u64)], name: RowsName, bytes: u64) -> bool {
     let key = |name: &RowsName| (std::cmp::Reverse(name.generation), name.number);
     let at = there.binary_search_by_key(&key(&name), |(name, _)| key(name));
@@ -384,7 +387,7 @@ fn is_there(there: &[(RowsName, u64)], name: RowsName, bytes: u64) -> bool {
 }
 
 impl OnDisk {
-    /// Whether a large part of it would be skipped if it were restored now. Reads no page.
+    /// Whether a large part of the file would be skipped if it were restored now. Reads no page.
     fn is_stale(&self, context: &Context, round: &Round, queue_kind: QueueKind) -> Result<bool> {
         let view = context.index.sources.view();
         let dropped = match &self.keyspaces {
@@ -419,7 +422,7 @@ impl OnDisk {
         Ok(stale > asked / GONE_PART)
     }
 
-    /// Whether it is still good enough for these places, given their current contents.
+    /// Whether the file is still good enough for these places, given their current contents.
     fn is_recent_enough(&self, places: &Range<u64>, now: Census) -> bool {
         let of = self.census;
         let gone = of.entries.saturating_sub(now.entries);

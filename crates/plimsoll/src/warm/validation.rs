@@ -6,8 +6,8 @@
 //! key younger than t. There are three cases in which the key has such a version:
 //!
 //! - It is in a current run with versions younger than t. The run's filter is checked. If the
-//!   filter reports a possible match, the row is skipped even if it is still valid, because checking
-//!   would cost the page read that the row saves.
+//!   filter reports a possible match, the row is skipped even if it is still valid, because
+//!   checking would cost the page read that the row saves.
 //! - It is a deletion that was moved into a history run. The history runs are checked in the same
 //!   way, if any deletion younger than t was moved.
 //! - It was dropped. A version that was the newest at t leaves the current runs only when a younger
