@@ -63,9 +63,9 @@ struct Entries {
     /// In eviction order. An entry that was read since it was queued is queued again instead of
     /// evicted.
     order: VecDeque<u64>,
-    /// The number of filter bits that were set since the filter was built from the entries, and
-    /// scratch space to rebuild the filter.
+    /// The number of filter bits that were set since the filter was built from the entries.
     bits_set: usize,
+    /// Scratch space to rebuild the filter.
     spare: Vec<u64>,
 }
 
