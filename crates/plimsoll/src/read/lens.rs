@@ -27,18 +27,18 @@ use crate::types::keyspaces::BRANCHES;
 /// of them. More are searched by seeks, which skip the chains that did not write the key.
 const LOOKUPS_MAX: usize = 4;
 
-/// A branch of an open store, to read and write through.
+/// A branch of an open store, through which it is read and written.
 pub(crate) struct Lens {
     name: Arc<str>,
     ancestry: Ancestry,
-    /// The moments at which the ancestors are read. Held open, so that they stay readable although
-    /// the branch may be deleted.
+    /// The moments at which the ancestors are read. They are held open, so that they stay readable
+    /// even if the branch is deleted.
     _moments: Vec<OpenMoment>,
 }
 
 impl Lens {
-    /// A branch that had this name when it was looked up. Opens the moments at which its ancestors
-    /// are read.
+    /// Opens the moments at which the ancestors of a branch are read. `name`: the name that the
+    /// branch had when it was looked up.
     ///
     /// # Errors
     /// The budget.
