@@ -15,7 +15,7 @@ use crate::read::point::ValueReader;
 use crate::read::resident::{Resident, resident};
 use crate::read::span::Span;
 use crate::txn::range::Range;
-use crate::txn::reads::reads_by_its_own_methods;
+use crate::txn::read_trait::reads_by_its_own_methods;
 use crate::types::as_of::AsOf;
 use crate::types::branch_key;
 use crate::types::error::{Error, Lift, Result};
