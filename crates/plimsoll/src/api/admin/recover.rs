@@ -296,7 +296,8 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Makes the new store; `None` if it is not sound, in which case `unusable` has new findings.
+/// Makes the new store; `None` if another attempt is needed: `unusable` has new findings, or the
+/// replay has freed a part of the new store's log.
 fn attempt(
     path: &Path,
     place: &Place<'_>,
@@ -396,7 +397,8 @@ fn replay_log(path: &Path, options: &Options) -> Result<()> {
     store.close()
 }
 
-/// Finds the commit or the index that causes a new store not to open; otherwise returns the error.
+/// Adds to `unusable` the commit or the index because of which the new store does not open; returns
+/// the error if neither is the cause.
 fn find_cause(unusable: &mut Unusable, source: &Source, error: Error) -> Result<()> {
     match &error {
         Error::Corrupt { glsn: Some(glsn), .. }
