@@ -263,7 +263,7 @@ impl History {
     /// The versions of the key in the next part of the history: in the next chain of the lineage
     /// that has any, in main, or in the next older keyspace. `None` at the end.
     fn next_part(&mut self) -> Result<Option<IteratorHandle<Versions>>> {
-        // The previous iterator has its own copy.
+        // These describe the version that was returned last, which is of the previous part.
         self.key.clear();
         self.newer = None;
         let chains = self.lens.as_ref().map_or(0, |lens| lens.ancestry().chains.len());

@@ -98,8 +98,8 @@ pub struct RecoverReport {
     /// Entries of the log that are lost. Values above 1 KiB that they wrote are lost too; smaller
     /// ones are in the index, up to its last commit.
     pub lost_entries: Vec<RangeInclusive<Glsn>>,
-    /// The lost entries that the index may not hold. Their writes are lost, except those that a run
-    /// holds.
+    /// The lost entries that the index possibly lacks. Their writes are lost, except those that a
+    /// run holds.
     pub lost_commits: Vec<RangeInclusive<Glsn>>,
     /// Versions whose values are lost, at most a thousand.
     pub values: Vec<DamagedKey>,
@@ -110,7 +110,7 @@ pub struct RecoverReport {
     pub lost_ranges: Vec<DamagedKeys>,
     /// Keys that were deleted because their newest value is lost.
     pub deleted: u64,
-    /// At moments before this one, some keyspaces cannot be read; 0 if the recovery has not changed
+    /// The moment before which some keyspaces cannot be read; 0 if the recovery has not changed
     /// that limit.
     pub readable_from: Glsn,
     /// The new names of keyspaces whose records are lost; their retention is
