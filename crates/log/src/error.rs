@@ -25,13 +25,13 @@ pub enum LogError {
         /// The first GLSN that remains.
         first: Glsn,
     },
-    /// The log is trimmed and does not know which entry was the last at that time: ask for
-    /// `since_micros` or later.
+    /// The log was trimmed and no longer knows which entry was the last at the requested time: ask
+    /// for `since_micros` or a later time.
     #[error("the log was trimmed; times can be looked up only from GLSN {first} on")]
     TimeTrimmed {
         /// The earliest time that can be looked up, in microseconds since 1970 UTC.
         since_micros: u64,
-        /// The last GLSN at that time. Its entry may be trimmed.
+        /// The last GLSN at `since_micros`. Its entry may be trimmed.
         first: Glsn,
     },
     /// The entry does not exist yet: wait for it.
