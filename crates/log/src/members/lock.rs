@@ -107,7 +107,7 @@ impl MemberLock {
             if is_needless() {
                 return Ok(Got::Needless);
             }
-            // With a timeout of zero it never sleeps.
+            // With a timeout of zero this loop never sleeps.
             if self.clock.monotonic_nanos().saturating_sub(begun) >= timeout {
                 return Err(self.stalled());
             }

@@ -26,7 +26,7 @@ pub enum Access {
     Writes,
     /// It reads, and has a slot.
     Reads,
-    /// It reads, and may not write to the words.
+    /// It reads, and has no right to write to the words; so it has no slot.
     Watches,
 }
 
@@ -179,7 +179,7 @@ impl Table {
         self.access != Access::Writes
     }
 
-    /// Whether other members retain the data that this process reads.
+    /// Whether this process has a slot, so that other members retain the data that it reads.
     pub fn has_slot(&self) -> bool {
         self.slot < SLOTS
     }
