@@ -59,13 +59,14 @@ pub(crate) struct DurabilityState {
     /// `None` if the log is open read-only.
     writer: Option<Mutex<SegmentWriter>>,
     unsynced_blobs: UnsyncedBlobs,
-    /// The number of bytes that were appended, or written to blob files and not synced yet, and how
-    /// many of them were synced.
+    /// The number of bytes that were appended, or written to blob files to be synced later.
+    /// `synced_bytes` counts those of them that were synced.
     appended_bytes: AtomicU64,
     synced_bytes: AtomicU64,
     /// Shared with the writer.
     group_bytes: Arc<AtomicU64>,
-    /// Keeps other writers out; `None` once the log is closed, or if it is open read-only.
+    /// Keeps other writers out; `None` once the log is closed, or if it is open read-only or
+    /// shared.
     folder_lock: Mutex<Option<Box<dyn DirLock>>>,
     /// Wakes the flusher.
     pub(crate) signal: Arc<FlushSignal>,
@@ -82,7 +83,7 @@ impl DurabilityState {
         let end = tail.read().end;
         let mut durable = Position { glsn: Glsn(end.next.0 - 1), chain: end.chain };
         if let Some(beside) = env.options.shared.as_ref().filter(|shared| !shared.is_first) {
-            // Other members may not have synced all of it.
+            // Perhaps the other members have not synced all of it yet.
             let theirs = beside.members.marks.durable();
             if theirs.next < end.next {
                 durable =
@@ -111,7 +112,7 @@ impl DurabilityState {
     pub(crate) fn start_flusher(self: &Arc<Self>) -> Result<Flusher, LogError> {
         let durability = Arc::clone(self);
         // A failure poisons the log, and the next append returns it. A timeout while waiting for
-        // another process does not; it is retried.
+        // another process does not poison the log; the sync is retried.
         let sync = move || {
             !matches!(durability.wait(durability.tail.last()), Err(LogError::Stalled { .. }))
         };
@@ -300,7 +301,7 @@ impl DurabilityState {
         Ok(end)
     }
 
-    /// Fails if another writer may own the folder.
+    /// Fails if the locks of this process no longer keep other writers out of the folder.
     pub(crate) fn check_locks(&self) -> Result<(), LogError> {
         self.env.check_writable()?;
         if let Some(own) = lock(&self.folder_lock).as_ref() {

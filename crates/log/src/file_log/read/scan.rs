@@ -322,7 +322,7 @@ impl<'a> FileScan<'a> {
         Ok(())
     }
 
-    /// Continues in the current block the record that began in an earlier one.
+    /// Continues the current record, which began in an earlier block, in the current block.
     #[cold]
     fn continue_in_block(&mut self, glsn: Glsn, offset: u32) -> Result<(), LogError> {
         let Some((fragment, continues)) = continued(self.block_bytes(), self.head) else {

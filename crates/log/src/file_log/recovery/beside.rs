@@ -62,7 +62,7 @@ pub(crate) fn open_beside(
     Err(LogError::Unsettled)
 }
 
-/// `None`: another member began a segment meanwhile.
+/// `None`: a segment was begun meanwhile, so the caller tries again.
 fn try_to_open(
     options: &FileLogOptions,
     members: &Members,
@@ -131,8 +131,8 @@ fn read_to(
     })
 }
 
-/// Begins a new segment if the active one has more entries than this process's memory may hold and
-/// still ends there.
+/// Begins a new segment, because the active one has more entries than this process's memory limit
+/// allows. Does nothing if the log no longer ends at `end`.
 fn begin_another(
     options: &FileLogOptions,
     found: &mut LogFiles,

@@ -77,7 +77,7 @@ pub(crate) struct LogFiles {
     pub(crate) last_blob_id: u64,
 }
 
-/// Reads the folder and the headers of all segments, and checks that they may belong together.
+/// Reads the folder and the headers of all segments, and checks that they can belong together.
 pub(crate) fn find_files(options: &FileLogOptions) -> Result<LogFiles, LogError> {
     find_named_files(options, options.disk.names(&options.dir)?)
 }

@@ -94,7 +94,7 @@ pub(crate) fn fill(file: &dyn File, segment: &SegmentHeader, lost: &Lost) -> Res
     Ok(())
 }
 
-/// Bytes of the header of a record's fragment.
+/// Bytes of the header of fragment `number` (from 0) of a record.
 fn header_bytes(number: usize) -> usize {
     if number == 0 { FRAGMENT_HEADER_BYTES } else { CONTINUED_HEADER_BYTES }
 }

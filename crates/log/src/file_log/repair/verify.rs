@@ -368,8 +368,8 @@ impl Check<'_> {
         }
     }
 
-    /// Reports damaged records that good ones follow. At the end of the log these may never have
-    /// been durable, because the system writes unsynced bytes in any order and a writer may still
+    /// Reports damaged records that good ones follow. At the end of the log these were perhaps
+    /// never durable, because the system writes unsynced bytes in any order and a writer may still
     /// be writing them.
     fn lost_records(&mut self, name: FileName, durable: Option<Glsn>, lost: &[Lost]) {
         for lost in lost {
@@ -574,7 +574,7 @@ struct VerifyVisitor<'c, 'a> {
     count: u32,
     /// Damaged records of the segment.
     lost: Vec<Lost>,
-    /// The counts of the current record, which may not be complete.
+    /// The hash and the count of the entries of the current record, which is perhaps not complete.
     of_record: (u64, u32),
     blobs: (u64, u32),
 }

@@ -48,8 +48,8 @@ pub(crate) struct Sealing {
     pub(crate) file: Arc<dyn File>,
 }
 
-/// Reserved memory for segment descriptions. There is always room for one more than the list has,
-/// so that a new segment never fails for lack of memory.
+/// Reserved memory for segment descriptions: for those in the list, and for one more while the
+/// budget allows it, so that a new segment seldom fails for lack of memory.
 #[derive(Debug)]
 struct Room {
     lease: Lease,
@@ -99,7 +99,7 @@ impl Segments {
         self.read().clone()
     }
 
-    /// Makes room for one more.
+    /// Makes room for one more segment.
     pub(crate) fn reserve(&self) -> Result<(), LogError> {
         let mut room = lock(&self.room);
         if !room.ahead {
