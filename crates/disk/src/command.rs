@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::clock::{Clock, SystemClock};
 
-/// The time that a program has to end after its input ended.
+/// The time within which a program must end after its input has ended.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Interval between two checks whether a program has ended.

@@ -57,7 +57,7 @@ struct Line {
 }
 
 /// A thread that sleeps for the lock. It does not use `thread::park`, because the program may use
-/// it too and its wake-up would be lost here.
+/// `park` too, and a wake-up for the program would be lost here.
 #[derive(Default)]
 struct Waiter {
     wake: Mutex<Wake>,
@@ -77,7 +77,7 @@ enum Wake {
 }
 
 impl Waiter {
-    /// Returns whether the waiter still receives messages.
+    /// Sends a message; returns false if the waiter receives no more messages.
     fn notify(&self, wake: Wake) -> bool {
         let mut last = lock(&self.wake);
         if *last == Wake::Gone {

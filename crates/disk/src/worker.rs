@@ -122,7 +122,7 @@ impl Bell {
         self.notify(state);
     }
 
-    /// From now on, it also calls `also`.
+    /// From now on, the bell also calls `also`, after each change.
     pub(crate) fn set_callback(&self, also: impl Fn() + Send + Sync + 'static) {
         self.state().also = Some(Arc::new(also));
     }
@@ -220,12 +220,13 @@ impl Worker {
         self.thread().is_some()
     }
 
-    /// Ends the thread and waits for it, unless it is the caller; then the thread ends after its
-    /// step. Returns whether this call ended it.
+    /// Ends the thread and waits for it, unless the thread itself is the caller; then it ends after
+    /// its step. Returns whether this call ended it.
     pub fn stop(&self) -> bool {
         self.bell.stop();
         let thread = self.thread().take();
-        // The alarm has reported a panic; the step's work stays undone, as after a crash.
+        // If a step panicked, the alarm has reported that; the step's work stays undone, as after a
+        // crash.
         let is_caller =
             |thread: &JoinHandle<()>| thread.thread().id() == std::thread::current().id();
         match thread {
