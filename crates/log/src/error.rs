@@ -68,7 +68,7 @@ pub enum LogError {
     /// Bytes on disk are not those that were written: restore a backup, or recover the log.
     #[error("the log is corrupt{}: {what}{}", place(*glsn, file, *offset), VERIFY_ADVICE)]
     Corrupt {
-        /// The first GLSN that cannot be read (as far as known).
+        /// The first GLSN that cannot be read, as far as is known; [`Glsn::NONE`] if it is unknown.
         glsn: Glsn,
         /// The file; empty if it is unknown.
         file: String,
@@ -161,7 +161,7 @@ pub enum LogError {
     Stalled {
         /// Its process id, where it is known.
         pid: Option<u32>,
-        /// The time at which it took the lock, in microseconds since 1970 UTC.
+        /// The time at which it took the lock, in microseconds since 1970 UTC; 0 if it is unknown.
         since_micros: u64,
     },
     /// The log was opened read-only.

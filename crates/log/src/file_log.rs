@@ -450,7 +450,7 @@ impl FileLog {
     /// The entries of a stream from `from` on that are loaded, durable or not.
     ///
     /// # Errors
-    /// As for [`FileLog::scan`], and those of `each`.
+    /// As for [`FileLog::scan`].
     pub fn scan_ordered(&self, from: Glsn, stream: StreamId) -> Result<FileScan<'_>, LogError> {
         FileScan::of_ordered(&self.log, from..self.log.tail.next(), Some(stream))
     }
@@ -537,9 +537,9 @@ impl FileLog {
         self.log.durability.wait(glsn)
     }
 
-    /// Waits until an entry after `glsn` is readable (durable, or submitted in
-    /// `Durability::Buffered`), `timeout` is over, or `is_ended` returns true. Calls `is_ended`
-    /// after each [`FileLog::wake_waiters`]. Never polls. Returns the last readable GLSN.
+    /// Waits until an entry after `glsn` is readable ([`FileLog::readable`]), `timeout` is over, or
+    /// `is_ended` returns true. Calls `is_ended` after each [`FileLog::wake_waiters`]. Polls only
+    /// without the right to write to the shared words. Returns the last readable GLSN.
     ///
     /// # Errors
     /// `Poisoned`.

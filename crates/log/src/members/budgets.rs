@@ -173,11 +173,12 @@ impl Budgets {
         self.table.set(SlotWord::Budget, bytes);
     }
 
-    /// Tries to get this member's whole share of memory; returns its budget from now on. Not called
-    /// while it joins or leaves.
+    /// Tries to get this member's whole share of memory; returns its budget from now on, or `None`
+    /// if there is no total or this process has no slot. Not called while it joins or leaves.
     ///
     /// # Errors
-    /// The system; `Stalled` if another member joins, leaves or grows; the caller retries.
+    /// An error of the operating system; `Stalled` if another member joins, leaves or grows, after
+    /// which the caller retries.
     pub fn grow(&self) -> Result<Option<u64>, LogError> {
         let Some(total) = self.memory_total().filter(|_| self.table.has_slot()) else {
             return Ok(None);

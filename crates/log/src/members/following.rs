@@ -98,8 +98,8 @@ impl Following {
             };
         }
         self.files.check_followed()?;
-        // A first member never leaves the words in one of these states, because it keeps the
-        // durable end, and writes the last word before word 0.
+        // A first member never leaves the words in one of the two states below, because it keeps
+        // the durable end, and writes the last word before word 0.
         let (last, first) = (self.table.word(LAST), self.table.word(MAGIC));
         let are_lost = (first == LAYOUT && last != LAYOUT)
             || (first == 0 && self.marks.durable().next == Glsn::NONE);

@@ -47,9 +47,9 @@
 //! A lone process has the store for itself. A raised or lowered word never changes in the other
 //! direction.
 //!
-//! The first member clears the slots of processes that have ended, and all other words except 21,
-//! 24 to 32, 56, 57, 60, the cells and the last one. Word 62 stays if read-only processes have the
-//! store open.
+//! The first member clears the slots of processes that have ended, and all words outside the slots
+//! except 21, 24 to 32, 56, 57, 60, the cells and the last one. Word 62 stays if read-only
+//! processes have the store open.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{Ordering, fence};
@@ -198,7 +198,8 @@ pub(super) enum SlotWord {
     Checkpoint,
     BlobPin,
     Since,
-    /// The number of threads that read all files now, so that no file may be removed.
+    /// The number of threads that read all files now; while there are any, no other member removes
+    /// a file.
     Holds,
     /// The GLSN below which this member frees the log, while it removes files; 0 if it removes
     /// none.
