@@ -286,7 +286,7 @@ fn publish_placed(log: &OpenLog, order: &Order) -> Result<(), LogError> {
     }
 }
 
-/// The time at which a segment that another one follows is sealed.
+/// The time at which a segment is sealed, once another one follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seal {
     /// In the background, or at the latest when the segment after it ends.

@@ -56,7 +56,7 @@ pub(crate) struct DurabilityState {
     pub(crate) posts: Leading,
     /// Held across a sync; taken before the writer.
     syncing: Mutex<Syncing>,
-    /// `None` if the log is open read-only.
+    /// `None` if the log is open read-only and not shared.
     writer: Option<Mutex<SegmentWriter>>,
     unsynced_blobs: UnsyncedBlobs,
     /// The number of bytes that were appended, or written to blob files to be synced later.
@@ -73,7 +73,8 @@ pub(crate) struct DurabilityState {
 }
 
 impl DurabilityState {
-    /// Creates the state of a log in which all records in `tail` count as durable.
+    /// Creates the state of a log. All records in `tail` count as durable, except those after the
+    /// durable end that other members have published.
     pub(crate) fn new(
         env: &Arc<Env>,
         tail: &Arc<Tail>,
@@ -241,7 +242,7 @@ impl DurabilityState {
     }
 
     /// Counts bytes appended with [`Durability::Buffered`], which the flusher syncs. If too many
-    /// are unsynced, waits for a sync; the next append returns its failure.
+    /// are unsynced, waits for a sync; if that sync fails, the next append returns the error.
     pub(crate) fn appended(&self, bytes: u64) {
         self.wrote(bytes, bytes);
     }

@@ -28,7 +28,7 @@ use crate::glsn::Glsn;
 /// The end of an open log.
 #[derive(Debug)]
 pub(crate) struct Tail {
-    /// `None` if the log is open read-only.
+    /// `None` if the log is open read-only and not shared.
     order: Option<Mutex<Order>>,
     state: RwLock<TailState>,
     /// The GLSN of the next entry.
@@ -63,7 +63,7 @@ impl Tail {
         Self { order: order.map(Mutex::new), state: RwLock::new(state), next, timestamp }
     }
 
-    /// Locks the order for an append; `ReadOnly` if the log is open read-only.
+    /// Locks the order for an append; `ReadOnly` if the log is open read-only and not shared.
     pub(crate) fn order(&self) -> Result<MutexGuard<'_, Order>, LogError> {
         self.order.as_ref().map(lock).ok_or(LogError::ReadOnly)
     }

@@ -37,7 +37,7 @@ const BATCH: usize = 32;
 /// take the lock in between.
 const SEARCHED_AT_ONCE: u64 = 1 << 16;
 
-/// A scan of at least this many entries evicts nothing else from the pool.
+/// A scan of more than this many entries evicts nothing else from the pool.
 const LONG_SCAN: u64 = 4096;
 
 /// Bytes are prefetched into the processor's cache up to this far ahead.

@@ -152,7 +152,7 @@ pub(crate) struct ActiveVisitor<'a> {
     pub(crate) entry_offsets: EntryOffsets,
     pub(crate) blobs: NamedBlobs,
     pub(crate) too_many: bool,
-    /// Entries and blob files of complete records.
+    /// The numbers of entries and of blob files of complete records.
     complete: (u32, usize),
 }
 

@@ -72,7 +72,7 @@ fn try_to_open(
     let end = members.marks.end();
     // A reader opens only the durable part. If everything is durable, use the published end,
     // because the segment that was synced last may be trimmed, and the one after it has no record
-    // yet. Otherwise timestamp and epoch are those of the last record.
+    // yet. The durable end has no timestamp and no epoch: those of the last record are used then.
     let is_durable = (durable.next, durable.chain) == (end.next, end.chain);
     let end = if members.table.is_reader() && !is_durable { durable } else { end };
     let mut found = find_files(options)?;

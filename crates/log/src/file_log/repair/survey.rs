@@ -602,7 +602,7 @@ fn read_epoch(file: &dyn File, at: u32) -> Result<u32, LogError> {
     Ok(u32_at(&bytes, 8))
 }
 
-/// Collects damage and records that the caller cannot use.
+/// Collects the damage, and the records that the caller cannot use.
 struct DamageVisitor<'a> {
     scope: &'a Scope<'a>,
     chains: &'a mut BTreeMap<Glsn, u64>,

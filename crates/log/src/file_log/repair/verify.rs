@@ -168,7 +168,7 @@ struct Check<'a> {
     /// Header of the previous segment, and the outcome of its walk.
     before: Option<(SegmentHeader, Outcome)>,
     log_id: Option<u128>,
-    /// Ascending by id.
+    /// The damaged blob files, in ascending order of their ids.
     unsound: Vec<UnsoundBlob>,
     page: plimsoll_memory::chunk::Chunk,
 }

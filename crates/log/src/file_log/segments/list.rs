@@ -27,8 +27,8 @@ pub(crate) struct Segments {
     first: AtomicU64,
     /// Held while segments are freed.
     pub(crate) trimming: Mutex<()>,
-    /// Held by a reader while it checks which segments the writing process has trimmed. A backup
-    /// takes it while it holds `trimming`.
+    /// Held while this process checks which segments another process has trimmed. A backup takes it
+    /// while it holds `trimming`.
     noticing: Mutex<()>,
     /// Held while an offset table is written.
     pub(crate) rebuilding: Mutex<SortScratch>,

@@ -119,8 +119,8 @@ pub(crate) struct Outcome {
     pub(crate) dirty_padding: Option<u64>,
 }
 
-/// Bytes per read-ahead request, and the distance of the requests ahead of the walk. A disk reads
-/// several large pieces at once two to four times as fast as one after the other.
+/// Bytes per read-ahead request. The requests reach at least two such lengths ahead of the walk. A
+/// disk reads several large pieces at once two to four times as fast as one after the other.
 const AHEAD_BYTES: u64 = 4 << 20;
 
 /// Reads the segment with this header through `staging` (a multiple of a block), up to `limit`

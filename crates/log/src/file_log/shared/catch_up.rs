@@ -114,7 +114,7 @@ fn catch_up_to(
     Ok(())
 }
 
-/// Marks loaded records that other members have synced as durable in this process.
+/// Marks as durable, in this process, the loaded records that other members have synced.
 pub(crate) fn note_durable(log: &OpenLog, members: &Members, order: &Order) {
     let durable = members.marks.durable();
     let end = if durable.next <= order.end.next {
@@ -279,7 +279,7 @@ pub(super) fn follow(
 struct Taking<'a> {
     tail: &'a mut TailState,
     budget: &'a Budget,
-    /// Entries and blob files of complete records.
+    /// The numbers of entries and of blob files of complete records.
     complete: (u32, usize),
 }
 

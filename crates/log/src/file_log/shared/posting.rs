@@ -81,7 +81,8 @@ fn wait_for_claimed(
         return Err(members.posts.posting.stalled());
     };
     let taken_in = log.tail.order().and_then(|mut order| catch_up(log, members, &mut order));
-    // If the record is not published yet, this fails as well, because then it was never submitted.
+    // If the record is not published yet, this fails with `NotYet`, as for a record that was never
+    // submitted.
     let durable = taken_in.and_then(|()| log.durability.wait_if_there(glsn));
     durable.map(|()| Some(glsn)).map_err(|error| match error {
         poisoned @ LogError::Poisoned { .. } => poisoned,

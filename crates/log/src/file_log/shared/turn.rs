@@ -44,8 +44,8 @@ impl<'a> Turn<'a> {
         Ok(Self { log, members, got, order: None, _own: own })
     }
 
-    /// Loads the records that other members have ordered; returns the last entry. From here on no
-    /// other record is ordered until one is submitted here.
+    /// Loads the records that other members have ordered; returns the GLSN of the last entry. From
+    /// here on no other record is ordered until one is submitted here.
     ///
     /// # Errors
     /// `Corrupt`, the disk, the budget.
