@@ -141,7 +141,7 @@ borders! {
     PostsPlaced,
     /// A segment is ended because of its blob files.
     SegmentEndedForBlobs,
-    /// Opening truncates the log's tail.
+    /// An opening cuts the torn tail of the log.
     TailCut,
     /// An update is computed again under the commit lock, because its key has a younger version.
     UpdateRebased,

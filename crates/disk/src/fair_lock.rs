@@ -83,7 +83,8 @@ impl Waiter {
         if *last == Wake::Gone {
             return false;
         }
-        // If two threads notify, the one that only releases may come last.
+        // If two threads notify, the one that sends `Released` may come last; it must not replace
+        // `Handed`.
         let is_first = *last == Wake::None;
         *last = wake.max(*last);
         drop(last);
@@ -140,7 +141,7 @@ impl FairLock {
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<FairGuard<'_>> {
         // SeqCst also on failure: if a waiter sees the lock taken, it has joined the queue before
-        // the holder checks it.
+        // the holder checks the queue.
         let taken = self.is_held.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst);
         taken.ok().map(|_| FairGuard(self))
     }

@@ -218,7 +218,7 @@ impl LyingDisk {
     }
 
     /// Leaves `free_bytes` bytes free (in whole blocks of 4096); `None` removes the limit. Writes
-    /// beyond them fail with `StorageFull` after writing the prefix that fits. Only blocks that
+    /// beyond that fail with `StorageFull` after writing the prefix that fits. Only blocks that
     /// were never written need space; removing and truncating files frees it.
     pub fn fill_up(&self, free_bytes: Option<u64>) {
         let mut state = self.state();

@@ -228,8 +228,8 @@ pub trait Disk: Send + Sync + Debug {
     /// Restricts this disk to the store that this process opens in a folder. Returns the restricted
     /// disk, and the path by which the store names its files from then on. No operation of the
     /// returned disk reaches another folder that later appears at the path, and a forked child
-    /// cannot change anything through it. The folders `lasting` inside are fixed while the store is
-    /// open. `None` if this disk needs no restriction.
+    /// cannot change anything through it. The folders inside that `lasting` names are fixed while
+    /// the store is open. `None` if this disk needs no restriction.
     fn of_store(
         &self,
         folder: &Path,
