@@ -509,7 +509,7 @@ impl Members {
         let instance =
             if instance == 0 { self.table.clock.wall_micros() & SEED_MASK } else { instance };
         words[MAGIC].store(0, Ordering::SeqCst);
-        // Raised before the other words are cleared, and never cleared, so that readers see a new
+        // Raised before the words below are cleared, and never cleared, so that readers see a new
         // value even if this process is killed in between.
         words[INSTANCE].store(instance.wrapping_add(1), Ordering::SeqCst);
         if is_known {

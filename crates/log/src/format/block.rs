@@ -128,7 +128,9 @@ impl SoFar {
     /// Adds the next fragment, which ends at `end`; `Err` has the reason that it does not follow.
     fn take(&mut self, fragment: &Fragment<'_>, end: usize) -> Result<(), &'static str> {
         if self.continues {
-            return Err("a fragment after a part that continues in the next block");
+            return Err(
+                "a fragment that follows a part of a record that continues in the next block",
+            );
         }
         if fragment.epoch < self.epoch {
             return Err("a fragment of an earlier epoch: stale bytes");

@@ -61,7 +61,7 @@ impl Marks {
     /// The last entry of the log, whichever member ordered it.
     ///
     /// # Errors
-    /// `Format` if the words are lost.
+    /// If the words are lost, the error of `Table::check_words`.
     pub fn newest_ordered(&self) -> Result<Glsn, LogError> {
         let last = Glsn(self.next().0.saturating_sub(1));
         if self.table.are_words_whole() { Ok(last) } else { Err(self.table.lost_words()) }

@@ -136,8 +136,8 @@ impl Slots {
     /// The other living members; slots of members that have ended are cleared.
     ///
     /// # Errors
-    /// `Format` if the words or the file of a member's lock are lost; otherwise an error
-    /// of the operating system.
+    /// `Format` if the words were overwritten, or if the file of a member's lock was replaced; an
+    /// error of the operating system.
     pub fn others(&self) -> Result<Vec<Member>, LogError> {
         let mut others = Vec::new();
         for slot in self.table.others_in_words() {

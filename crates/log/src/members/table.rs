@@ -108,7 +108,8 @@ impl Table {
     /// Fails if the words are lost.
     ///
     /// # Errors
-    /// `Format`, with the reason.
+    /// `Format` if the words were overwritten; an error of the operating system if their file was
+    /// removed, replaced or truncated.
     pub(crate) fn check_words(&self) -> Result<(), LogError> {
         if self.are_words_whole() { Ok(()) } else { Err(self.lost_words()) }
     }

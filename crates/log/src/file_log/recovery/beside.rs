@@ -108,11 +108,10 @@ fn read_to(
     let mut gather = ActiveVisitor::new(&options.budget, most)?;
     let outcome = walk_segment(&*file, &header, u64::from(end.offset), &mut staging, &mut gather)?;
     if (outcome.end, outcome.next, outcome.chain) != (end.offset, end.next, end.chain) {
-        let what = outcome
-            .problem
-            .map_or("its end differs from the one that the other processes published", |problem| {
-                problem.what
-            });
+        let what = outcome.problem.map_or(
+            "the segment's end differs from the one that other processes published",
+            |problem| problem.what,
+        );
         let file = FileName::Segment(header.first).name();
         let offset = u64::from(outcome.end);
         return Err(LogError::Corrupt { glsn: outcome.next, file, offset, what: what.to_owned() });

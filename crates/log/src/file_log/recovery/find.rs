@@ -154,8 +154,8 @@ pub(crate) fn check_tables(
             let what = match outcome.problem {
                 Some(problem) => problem.what.to_owned(),
                 None => format!(
-                    "its last record is not the one before GLSN {}, with which the next segment \
-                     begins: records are missing",
+                    "the segment's last record is not the one before GLSN {}, with which the next \
+                     segment begins: records are missing",
                     pair[1].first
                 ),
             };

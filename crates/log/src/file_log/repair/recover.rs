@@ -191,7 +191,7 @@ fn check_written(file: &dyn File, segment: &Planned, staging: &mut [u8]) -> Resu
     }
     let name = FileName::Segment(segment.header.first).name();
     let (at, what) = outcome.problem.map_or(
-        (outcome.end.into(), "its end does not match the beginning of the next segment"),
+        (outcome.end.into(), "the segment's end does not match the beginning of the next one"),
         |it| (it.at, it.what),
     );
     let message = format!(

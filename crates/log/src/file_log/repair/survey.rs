@@ -332,8 +332,10 @@ impl Surveyor<'_> {
         let outcome = walk_past_damage(file, header, &mut self.staging, &mut visitor)?;
         if let Some(problem) = outcome.problem.filter(|problem| problem.newer) {
             let name = FileName::Segment(header.first).name();
-            let message =
-                format!("{name}, offset {}: {}: use a newer Plimsoll", problem.at, problem.what);
+            let message = format!(
+                "{name}, offset {}: {}: use a newer version of Plimsoll",
+                problem.at, problem.what
+            );
             return Err(LogError::Format { message });
         }
         visitor.note_chain(Glsn(outcome.next.0 - 1), outcome.chain);

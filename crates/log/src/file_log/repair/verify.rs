@@ -463,7 +463,8 @@ impl Check<'_> {
         let read = read_blob_file(&*file, (log_id, id), page, &mut |bytes| self.advance(bytes))?;
         if read.dropped > 0 {
             let what = format!(
-                "{} of its pages are lost: they were damaged when the store was recovered",
+                "{} pages of the blob file are lost: they were damaged when the store was \
+                 recovered",
                 read.dropped
             );
             self.report_dropped(name, None, what);

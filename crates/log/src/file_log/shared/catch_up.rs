@@ -90,8 +90,8 @@ fn catch_up_to(
         if order.end.next != next.first || order.end.chain != next.previous_chain {
             return Err(diverged(
                 order,
-                "its end does not match the beginning of the next segment, which another process \
-                 began",
+                "the segment's end does not match the beginning of the next one, which another \
+                 process began",
             ));
         }
         follow(log, order, next)?;
@@ -176,7 +176,9 @@ fn load_active_segment(log: &OpenLog, order: &mut Order, until: u32) -> Result<(
             if outcome.end <= order.end.offset {
                 let what = outcome
                     .problem
-                    .map_or("its records end before the published end", |problem| problem.what);
+                    .map_or("the segment's records end before the published end", |problem| {
+                        problem.what
+                    });
                 return Err(diverged(order, what));
             }
             let from = block_of(u64::from(order.end.offset)) * BLOCK_BYTES as u64;
