@@ -545,7 +545,7 @@ impl Members {
     }
 }
 
-/// The process id of the member that a lock's word `holder` names.
+/// The process id of the member that a word names: the holder of a lock, or the keeper.
 fn pid_in(words: &[AtomicU64], holder: u64) -> Option<u32> {
     let slot = usize::try_from(holder.checked_sub(1)?).ok().filter(|slot| *slot < SLOTS)?;
     let Slot(at) = Slot::of(slot);
