@@ -255,8 +255,8 @@ impl Driver {
     }
 }
 
-/// The deletion of another branch while a merge decides about a key; versions that only it retained
-/// are dropped.
+/// The deletion of another branch while a merge decides about a key; versions that only that branch
+/// retained are dropped.
 struct ConcurrentDeletion {
     db: Db,
     name: String,
