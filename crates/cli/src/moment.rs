@@ -101,7 +101,7 @@ fn edits(from: &str, to: &str) -> usize {
     row[to.len()]
 }
 
-/// The tags of the store, of many those that are most like `name`.
+/// The tags of the store; if there are many, those that are most like `name`.
 pub(crate) fn known_tags(db: &Db, name: &str) -> Result<String, Failure> {
     let mut names: Vec<String> = db.tags()?.into_iter().map(|tag| tag.name).collect();
     Ok(match names.len() {

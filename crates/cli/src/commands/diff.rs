@@ -116,7 +116,7 @@ fn split(text: &str) -> Option<(&str, &str)> {
 
 /// One of the two states.
 enum State {
-    /// With the snapshot that keeps it readable, if it was the newest.
+    /// A moment of main. If it was the newest one, the snapshot keeps it readable.
     OfMain(Glsn, Option<Snapshot>),
     OnBranch(Snapshot),
 }
