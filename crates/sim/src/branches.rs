@@ -327,7 +327,7 @@ impl Driver {
 
     fn act(&mut self, random: &mut Random) -> Step {
         let number = random.below(self.members.len() as u64) as usize;
-        // Another process may have worked while one waited for it.
+        // While a process waited for another one, the other one may have worked.
         let db = self.member(number).db.clone();
         self.absorb(&db)?;
         match random.below(84) {

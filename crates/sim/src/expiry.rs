@@ -231,7 +231,7 @@ impl Driver {
 
     fn step(&mut self, random: &mut Random) -> Outcome {
         let number = random.below(self.members.len() as u64) as usize;
-        // Another process may have worked while one waited for it.
+        // While a process waited for another one, the other one may have worked.
         self.absorb_marks(&self.member(number).db.clone())?;
         match random.below(32) {
             0..12 => return self.transaction(number, random),

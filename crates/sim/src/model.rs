@@ -300,7 +300,7 @@ impl Model {
 
     /// Length of the common prefix with the log of another model.
     pub fn common_entries(&self, other: &Model) -> u64 {
-        // Ignore the append time, which may not be known yet.
+        // Ignore append times that are not known yet.
         let same_time = |a: &Placed, b: &Placed| {
             a.micros.is_none() || b.micros.is_none() || a.micros == b.micros
         };

@@ -122,7 +122,7 @@ enum State {
 }
 
 impl State {
-    /// The state that `text` names; `branch` is that of a moment which names none.
+    /// The state that `text` names; `branch` is the branch of a moment that names none.
     fn new(db: &Db, branch: &Branch, text: &str, keyspace: &str) -> Result<Self, Failure> {
         let at = parse_at(text).map_err(Failure::usage)?;
         let at = match at {

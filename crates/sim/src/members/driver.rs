@@ -330,8 +330,8 @@ impl Driver {
         self.slots.insert(member, ProcessSlot::new(process, disk));
     }
 
-    /// Whether some processes buffer commits and others do not; the latter see only durable
-    /// commits.
+    /// Whether some processes buffer commits and others do not. A process that does not buffer sees
+    /// only durable commits.
     pub(super) fn is_mixed(&self) -> bool {
         self.buffering == Buffering::Odd
     }

@@ -83,7 +83,7 @@ pub(super) enum Answer {
     Made { rows: usize },
     /// The temporary keyspace was dropped.
     Dropped,
-    /// Another process has dropped it; the drop may not be durable yet.
+    /// Another process has dropped it; possibly the drop is not durable yet.
     DroppedByAnother,
     /// All earlier commits are durable.
     Synced,

@@ -200,7 +200,7 @@ impl Driver {
             Err(Error::InvalidInput(InvalidInput::KeyspaceDropped { .. }))
                 if self.known.is_drop_in_doubt =>
             {
-                // The drop has its place in the log, and may not be durable yet.
+                // The drop has its place in the log, but possibly it is not durable yet.
                 self.known.in_doubt.remove(&order.id);
                 self.known.passing = Space::Unknown;
                 return Ok(());
@@ -313,7 +313,7 @@ impl Driver {
                     u64::MAX,
                     &[],
                 );
-                // Commits of other processes may not be durable yet.
+                // Possibly the commits of other processes are not durable yet.
                 let sees_all = !self.is_mixed() || order.is_buffered;
                 match self.known.passing_before {
                     Space::Present if !sees_all => {}
