@@ -210,7 +210,7 @@ mod tests {
         for name in ["soon", "v1.2", "1.0", "-", "2024-q1", "chicago", "2 hours"] {
             assert_eq!(text(name), At::Tag(name.to_owned()));
         }
-        // No text that is read as something else may be a tag's name.
+        // A text that is read as another kind of moment must not be a valid name of a tag.
         let (numbers, units) = (["1", "-2", "+3", "0.5", "P1", "PT1", "-P1"], ["d", "h", "D", "H"]);
         let spans = numbers.iter().flat_map(|number| units.map(|unit| format!("{number}{unit}")));
         let others = ["2024-01-31", "20240131", "20240131T1200", "+002024-01-31", "now ", "7"];
