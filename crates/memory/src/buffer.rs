@@ -22,7 +22,7 @@ use crate::mapping::{MAPPING_ALIGN, Mapping};
 /// Largest buffer on the heap: 64 KiB.
 pub const HEAP_BYTES_MAX: usize = 64 << 10;
 
-/// Granularity of mappings, so that one serves the next buffer of about the same size.
+/// Granularity of mappings, so that a returned mapping fits the next buffer of about the same size.
 const STEP_BYTES: usize = 16 << 10;
 
 /// A buffer.
@@ -79,8 +79,8 @@ impl<T: Copy> Buffer<T> {
         Ok(Self { memory: Memory::Heap(Vec::with_capacity(capacity)), lease: Some(lease) })
     }
 
-    /// The number of elements that fit. A buffer that is not charged to a budget can grow beyond
-    /// it.
+    /// The number of elements that fit. A buffer on the heap that is not charged to a budget can
+    /// grow beyond this number.
     pub fn capacity(&self) -> usize {
         match &self.memory {
             Memory::Heap(elements) => elements.capacity(),
@@ -128,7 +128,7 @@ impl<T: Copy> Buffer<T> {
     /// Appends elements.
     ///
     /// # Panics
-    /// The buffer is charged for fewer elements.
+    /// The elements exceed the capacity, unless the buffer is on the heap and not charged.
     pub fn extend_from_slice(&mut self, more: &[T]) {
         let charged = self.lease.is_some();
         let room = self.capacity() - self.len();
@@ -166,8 +166,8 @@ impl<T: Copy> Buffer<T> {
         self.truncate(0);
     }
 
-    /// Releases all of its memory. If it was charged to the budget, its next allocation is charged
-    /// too.
+    /// Releases all memory of the buffer. If that was charged to the budget, the buffer's next
+    /// allocation is charged too.
     pub fn release(&mut self) {
         drop(self.take());
     }
@@ -225,7 +225,7 @@ impl Buffer<u8> {
     /// caller must overwrite them.
     ///
     /// # Panics
-    /// The buffer is charged for fewer elements.
+    /// `new` exceeds the capacity, unless the buffer is on the heap and not charged.
     pub fn resize(&mut self, new: usize) {
         let (charged, room) = (self.lease.is_some(), self.capacity());
         match &mut self.memory {

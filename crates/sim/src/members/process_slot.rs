@@ -240,7 +240,8 @@ impl BackgroundPeers {
             others.map(|(other, open)| (*other, open.clone())).collect::<Vec<(u8, (Process, Db))>>()
         };
         for (other, (process, db)) in others {
-            // A stop at a border is one of the process that waits.
+            // A stop that is planned at a border case is meant for the process that waits, not for
+            // the one that works.
             if let Err(error) = without_pending(|| db.step())
                 && !process.is_dead()
             {
