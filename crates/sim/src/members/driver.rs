@@ -194,6 +194,10 @@ impl Driver {
             Act::FailRead { nth } => {
                 self.armed.entry(member).or_default().failing = Some(FailingCall::Read(nth))
             }
+            Act::FailReadBeyond { border, nth } => {
+                self.armed.entry(member).or_default().failing =
+                    Some(FailingCall::ReadBeyond(border_of(border), nth));
+            }
             Act::Kill => {
                 if let Some(slot) = self.slots.get(&member) {
                     slot.process.kill();

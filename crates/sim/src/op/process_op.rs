@@ -41,6 +41,8 @@ pub enum Act {
     Refuse { after: u64 },
     /// This read of the process, counted from now, fails in its next act.
     FailRead { nth: u64 },
+    /// The process's `nth` read after it next reaches a border fails, within its next act.
+    FailReadBeyond { border: u64, nth: u64 },
     /// A stopped process resumes.
     GoOn,
     /// Commits a value.
@@ -148,6 +150,7 @@ fn parts(act: Act) -> (&'static str, Vec<u64>) {
         Act::StopAtBorder { border, nth } => ("stop-at-border", vec![border, nth]),
         Act::Refuse { after } => ("refuse", vec![after]),
         Act::FailRead { nth } => ("fail-read", vec![nth]),
+        Act::FailReadBeyond { border, nth } => ("fail-read-beyond", vec![border, nth]),
         Act::GoOn => ("go-on", vec![]),
         Act::Put { space, key, bytes } => ("put", vec![space, key, bytes]),
         Act::Delete { space, key } => ("delete", vec![space, key]),
@@ -210,6 +213,7 @@ fn act(name: &str, numbers: &[u64]) -> Option<Act> {
         ("stop-at-border", &[border, nth]) => Act::StopAtBorder { border, nth },
         ("refuse", &[after]) => Act::Refuse { after },
         ("fail-read", &[nth]) => Act::FailRead { nth },
+        ("fail-read-beyond", &[border, nth]) => Act::FailReadBeyond { border, nth },
         ("go-on", []) => Act::GoOn,
         ("put", &[space, key, bytes]) => Act::Put { space, key, bytes },
         ("delete", &[space, key]) => Act::Delete { space, key },

@@ -34,7 +34,7 @@ impl Generator {
         let (upkeep, limited, faulty) =
             (settings.upkeep, settings.limited, settings.fault.is_some() && !settings.restores);
         let wide = settings.many > 250 && self.random.chance(0.3);
-        let scenes: [(bool, Scene); 47] = [
+        let scenes: [(bool, Scene); 48] = [
             (true, Self::spilled),
             (true, Self::many_versions),
             (true, Self::moved_deletion),
@@ -74,6 +74,7 @@ impl Generator {
             (kills, Self::images_flushes_and_an_end),
             (kills, Self::images_flushes_and_an_end),
             (kills, Self::images_flushes_and_an_end),
+            (kills, Self::range_delete_and_image),
             (crashes && limited, Self::cut_within_a_trim),
             (settings.forgetful, Self::flushed_within_a_trim),
             (settings.forgetful, Self::flushed_within_a_trim),
