@@ -79,8 +79,8 @@ impl<T: Copy> Buffer<T> {
         Ok(Self { memory: Memory::Heap(Vec::with_capacity(capacity)), lease: Some(lease) })
     }
 
-    /// The number of elements that fit. A buffer that is not charged to a budget can grow beyond this
-    /// number.
+    /// The number of elements that fit. A buffer that is not charged to a budget can grow beyond
+    /// this number.
     pub fn capacity(&self) -> usize {
         match &self.memory {
             Memory::Heap(elements) => elements.capacity(),
