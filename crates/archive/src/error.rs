@@ -58,7 +58,8 @@ pub enum Error {
         /// The place.
         place: String,
     },
-    /// The archive and the store are in each other: give the archive a folder outside of the store.
+    /// One of the archive's folder and the store's folder contains the other: give the archive a
+    /// folder outside of the store.
     #[error(
         "{place}: {}; give the archive a folder that neither is in the store nor contains it",
         if *is_inside {
@@ -72,7 +73,7 @@ pub enum Error {
         place: String,
         /// The store's folder.
         store: PathBuf,
-        /// The archive is inside the store, not the store inside the archive.
+        /// Whether the archive is inside the store; if not, the store is inside the archive.
         is_inside: bool,
     },
     /// The archive has a format that this version does not know: use a newer version.

@@ -152,7 +152,7 @@ impl Archive {
     /// Until the next pass, or until the archiver is dropped, the store keeps its log after the
     /// archived end ([`Db::hold_log`]), so that no moment is missed in between. The log is not
     /// retained if the archiver only reads a store that another process has exclusively, or if it
-    /// may not write to the store's folder. If another process then frees a part of the log that is
+    /// cannot write to the store's folder. If another process then frees a part of the log that is
     /// not archived yet, the next pass archives the index again, and the moments in between are
     /// lost.
     ///
@@ -255,8 +255,8 @@ impl Archive {
     }
 }
 
-/// Holds the log of a store from `from` on; `None` if this process cannot, because it may not write
-/// to the folder.
+/// Holds the log of a store from `from` on; `None` if this process cannot do so, because it has no
+/// permission to write to the folder.
 fn hold(db: &Db, from: Glsn) -> Result<Option<LogHold>> {
     match db.hold_log(from) {
         Err(plimsoll::Error::InvalidInput(InvalidInput::CannotHoldLog { .. })) => Ok(None),

@@ -616,7 +616,8 @@ mod tests {
     #[test]
     fn each_command_has_help_with_an_example() {
         let mut cli = Cli::command();
-        // Hands the global options down, which some commands refer to.
+        // Pass the global options down to the commands, because some commands refer to these
+        // options.
         cli.build();
         for command in cli.get_subcommands_mut() {
             let leaves = if command.has_subcommands() {

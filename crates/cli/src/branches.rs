@@ -12,7 +12,7 @@ use crate::time::{of_system, show_time};
 /// The most names that an error lists.
 const NAMES_MAX: usize = 10;
 
-/// The branch with this name; main without one.
+/// The branch with this name; main without a name.
 pub(crate) fn find(db: &Db, name: Option<&str>) -> Result<Branch, Failure> {
     match name {
         None | Some(MAIN) => Ok(db.main()),

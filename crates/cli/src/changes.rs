@@ -27,8 +27,8 @@ use crate::output::Output;
 use self::fingerprint::Fingerprint;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(1000);
-/// Errors of a sync that leave nothing to sync: the segment was removed, or the file system is
-/// read-only.
+/// Errors of a sync that show that nothing needs a sync: the segment was removed, or the file
+/// system is read-only.
 const TRIMMED_OR_READ_ONLY: [io::ErrorKind; 3] =
     [io::ErrorKind::NotFound, io::ErrorKind::InvalidInput, io::ErrorKind::ReadOnlyFilesystem];
 /// The longest delay before the follower notices Ctrl-C or a closed output.

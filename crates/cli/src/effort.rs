@@ -24,7 +24,7 @@ impl Effort {
     }
 
     /// The elapsed time, the peak memory and the memory budget. `beside` is appended to the peak,
-    /// and names the memory that it excludes.
+    /// and names the memory that the peak excludes.
     pub(crate) fn facts(&self, limit_bytes: u64, beside: &str) -> [Fact; 3] {
         let elapsed =
             Duration::from_nanos(self.clock.monotonic_nanos().saturating_sub(self.start_nanos));

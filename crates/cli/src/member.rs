@@ -51,7 +51,7 @@ pub(crate) fn refresh(path: &Path, options: Options) -> plimsoll::Result<()> {
     }
 }
 
-/// The error of a store that has the same meaning for a command.
+/// Converts an error of a cluster to the store's error with the same meaning for a command.
 fn store_error(error: plimsoll_replica::Error) -> Error {
     use plimsoll_replica::Error as Replica;
     let message = error.to_string();

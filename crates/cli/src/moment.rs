@@ -101,7 +101,7 @@ fn edits(from: &str, to: &str) -> usize {
     row[to.len()]
 }
 
-/// The tags of the store, of many those that are most like `name`.
+/// The tags of the store; if there are many, those that are most like `name`.
 pub(crate) fn known_tags(db: &Db, name: &str) -> Result<String, Failure> {
     let mut names: Vec<String> = db.tags()?.into_iter().map(|tag| tag.name).collect();
     Ok(match names.len() {
@@ -210,7 +210,7 @@ mod tests {
         for name in ["soon", "v1.2", "1.0", "-", "2024-q1", "chicago", "2 hours"] {
             assert_eq!(text(name), At::Tag(name.to_owned()));
         }
-        // No text that is read as something else may be a tag's name.
+        // A text that is read as another kind of moment must not be a valid name of a tag.
         let (numbers, units) = (["1", "-2", "+3", "0.5", "P1", "PT1", "-P1"], ["d", "h", "D", "H"]);
         let spans = numbers.iter().flat_map(|number| units.map(|unit| format!("{number}{unit}")));
         let others = ["2024-01-31", "20240131", "20240131T1200", "+002024-01-31", "now ", "7"];

@@ -2,9 +2,9 @@
 //! action.
 //!
 //! A simulation that never spills a transaction proves nothing about spilling. It therefore counts
-//! the borders it crosses and fails if it misses one. `at_next` runs an action of another thread
-//! between two instructions on the same thread, so that each run of a seed does it at the same
-//! place.
+//! the borders it crosses and fails if it misses one. `at_next` runs the work of another thread on
+//! this thread, between two of its instructions, so that each run of a seed does that work at the
+//! same place.
 //!
 //! Without the feature `testing`, [`hit`] is empty and nothing is counted.
 
@@ -137,11 +137,11 @@ borders! {
     TurnAbandoned,
     /// A commit is encoded and has not taken the commit lock yet.
     CommitEncoded,
-    /// The requests of a group have their places in the log, but none is published.
+    /// The posts of a group have their places in the log, but none is published.
     PostsPlaced,
     /// A segment is ended because of its blob files.
     SegmentEndedForBlobs,
-    /// Opening truncates the log's tail.
+    /// An opening cuts the torn tail of the log.
     TailCut,
     /// An update is computed again under the commit lock, because its key has a younger version.
     UpdateRebased,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::clock::{Clock, SystemClock};
 
-/// The time that a program has to end after its input ended.
+/// The time within which a program must end after its input has ended.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Interval between two checks whether a program has ended.
@@ -17,8 +17,8 @@ pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// A running program. When it is dropped, the program gets 2 seconds to end, and is then killed:
-/// drop its input first.
+/// A running program. When it is dropped, the program gets 2 seconds to end, and is then killed.
+/// Drop its input first, so that it ends by itself.
 #[derive(Debug)]
 pub struct Program {
     child: Child,

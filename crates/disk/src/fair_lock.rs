@@ -57,7 +57,7 @@ struct Line {
 }
 
 /// A thread that sleeps for the lock. It does not use `thread::park`, because the program may use
-/// it too and its wake-up would be lost here.
+/// `park` too, and a wake-up for the program would be lost here.
 #[derive(Default)]
 struct Waiter {
     wake: Mutex<Wake>,
@@ -77,13 +77,14 @@ enum Wake {
 }
 
 impl Waiter {
-    /// Returns whether the waiter still receives messages.
+    /// Sends a message; returns false if the waiter receives no more messages.
     fn notify(&self, wake: Wake) -> bool {
         let mut last = lock(&self.wake);
         if *last == Wake::Gone {
             return false;
         }
-        // If two threads notify, the one that only releases may come last.
+        // If two threads notify, the one that sends `Released` may come last; it must not replace
+        // `Handed`.
         let is_first = *last == Wake::None;
         *last = wake.max(*last);
         drop(last);
@@ -140,7 +141,7 @@ impl FairLock {
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<FairGuard<'_>> {
         // SeqCst also on failure: if a waiter sees the lock taken, it has joined the queue before
-        // the holder checks it.
+        // the holder checks the queue.
         let taken = self.is_held.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst);
         taken.ok().map(|_| FairGuard(self))
     }

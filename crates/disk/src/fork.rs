@@ -81,8 +81,8 @@ impl Origin {
     /// Whether this process is a forked child of the origin. One load from memory.
     #[inline]
     pub fn is_foreign(self) -> bool {
-        // Relaxed: changes only while a new process has a single thread, before it does anything
-        // else.
+        // Relaxed: the value changes only while a new process has a single thread, before that
+        // thread does anything else.
         self.0 != FORKS.load(Ordering::Relaxed)
     }
 

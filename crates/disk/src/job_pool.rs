@@ -10,8 +10,8 @@
 //! 3. [`Job::stop`] returns when the running step of the job has ended and the job's closure was
 //!    dropped, unless a step of the job calls it. No step of it begins afterwards.
 //! 4. A step that panics ends its job, not the thread. The alarm of the job is called.
-//! 5. While a step is due later, a thread sleeps until the first of them; a thread without such a
-//!    step sleeps until there is one.
+//! 5. While steps are due later, one thread sleeps until the first of them is due; the other
+//!    threads sleep until they are woken.
 //!
 //! [`Worker`]: crate::worker::Worker
 
@@ -38,7 +38,7 @@ pub enum JobPriority {
 }
 
 /// While no low-priority step runs, a low-priority job goes first after this many steps of others.
-/// Otherwise high-priority jobs that always have work would starve it.
+/// Without this, high-priority jobs that always have work would starve it.
 const PASSED_OVER_MAX: u64 = 4;
 
 /// The job whose step a thread runs, for tests.
@@ -139,7 +139,7 @@ struct Shared {
     clock: SystemClock,
 }
 
-/// The threads. They end when it is dropped.
+/// The pool of threads. They end when the pool is dropped.
 pub struct JobPool {
     shared: Arc<Shared>,
     handles: Mutex<Vec<JoinHandle<()>>>,
@@ -418,8 +418,8 @@ pub struct Job {
 }
 
 impl Job {
-    /// Ends the job and waits for its running step, unless that is the caller. Returns whether this
-    /// is the first call.
+    /// Ends the job and waits for its running step, unless that step is the caller. Returns whether
+    /// this is the first call.
     pub fn stop(&self) -> bool {
         self.bell.stop();
         let is_first = !self.is_stopped.swap(true, Ordering::AcqRel);
@@ -432,7 +432,7 @@ impl Job {
             };
             let entry = &state.jobs[at];
             if entry.work.is_some() || entry.runner == Some(here) {
-                // A step that runs finds that its job has ended.
+                // A step that is running finds at its end that its job has ended.
                 let ended = state.jobs.swap_remove(at);
                 drop(state);
                 drop(ended);

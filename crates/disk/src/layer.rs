@@ -11,7 +11,7 @@ use crate::vfs::{Caching, DirEntry, DirLock, Disk, File, LockError, Open};
 macro_rules! layer {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
         /// A disk that wraps another one: calls that it does not implement reach the disk below.
-        /// [`Disk`] is implemented by it.
+        /// Every layer implements [`Disk`].
         pub trait DiskLayer: Send + Sync + Debug {
             /// The disk below.
             fn below(&self) -> &dyn Disk;

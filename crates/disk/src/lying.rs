@@ -51,8 +51,8 @@ use crate::vfs::{Caching, DirEntry, DirLock, Disk, File, HELD_BY_THIS_PROCESS, L
 
 const LOCK_NAME: &str = "LOCK";
 
-/// The process id of the only process. It is fixed, because the length of a real one varies from
-/// run to run.
+/// The id of the process that uses the disk directly. It is fixed, because the length of a real id
+/// varies from run to run.
 const PID: u32 = 1;
 
 /// Counts of the faults injected so far.
@@ -204,7 +204,7 @@ impl LyingDisk {
     }
 
     /// Flips the bits in `mask` of one byte of a file permanently. An error if the file ends before
-    /// it.
+    /// that byte.
     pub fn corrupt(&self, path: &Path, offset: u64, mask: u8) -> io::Result<()> {
         let mut state = self.state();
         let id = state.tree.file(path)?;
@@ -218,14 +218,15 @@ impl LyingDisk {
     }
 
     /// Leaves `free_bytes` bytes free (in whole blocks of 4096); `None` removes the limit. Writes
-    /// beyond them fail with `StorageFull` after writing the prefix that fits. Only blocks that
+    /// beyond that fail with `StorageFull` after writing the prefix that fits. Only blocks that
     /// were never written need space; removing and truncating files frees it.
     pub fn fill_up(&self, free_bytes: Option<u64>) {
         let mut state = self.state();
         state.pages_max = free_bytes.map(|bytes| state.pages_used() + bytes / PAGE_BYTES);
     }
 
-    /// Makes each read and each sync take up to `most` of this clock's time; `None` disables it.
+    /// Makes each read and each sync advance this clock by a random time, at most this duration;
+    /// `None` disables it.
     pub fn slow_down(&self, slow: Option<(Arc<ManualClock>, Duration)>) {
         self.state().slow = slow;
     }

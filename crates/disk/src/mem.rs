@@ -68,7 +68,7 @@ impl MemDisk {
         Self::default()
     }
 
-    /// An empty disk whose files may have this many bytes; a write beyond them fails with
+    /// An empty disk whose files have at most this many bytes; a write beyond that fails with
     /// `FileTooLarge`, as under `ulimit -f`.
     pub fn with_file_limit(bytes: u64) -> Self {
         Self { file_bytes_max: Some(bytes), ..Self::default() }

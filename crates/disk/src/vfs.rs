@@ -147,7 +147,8 @@ pub trait File: Send + Sync + Debug {
     }
 
     /// Announces that these bytes will be read soon. An implementation may start fetching them, and
-    /// does not wait. Does not change any result; has no effect for reads past the page cache.
+    /// does not wait. Does not change any result; has no effect for reads that bypass the page
+    /// cache.
     fn will_read(&self, offset: u64, bytes: u64) {
         let _ = (offset, bytes);
     }
@@ -179,7 +180,8 @@ pub trait File: Send + Sync + Debug {
 /// A lock on a folder, held until dropped or until the process ends.
 pub trait DirLock: Send + Sync + Debug {
     /// Fails if the lock no longer excludes others, because its file was removed or replaced, or
-    /// this is a forked child, which must not write while the process that took the lock may.
+    /// because this is a forked child, which must not write while the process that took the lock
+    /// can still write.
     fn check(&self) -> io::Result<()> {
         Ok(())
     }
@@ -226,8 +228,8 @@ pub trait Disk: Send + Sync + Debug {
     /// Restricts this disk to the store that this process opens in a folder. Returns the restricted
     /// disk, and the path by which the store names its files from then on. No operation of the
     /// returned disk reaches another folder that later appears at the path, and a forked child
-    /// cannot change anything through it. The folders `lasting` inside are fixed while the store is
-    /// open. `None` if this disk needs no restriction.
+    /// cannot change anything through it. The folders inside that `lasting` names are fixed while
+    /// the store is open. `None` if this disk needs no restriction.
     fn of_store(
         &self,
         folder: &Path,

@@ -33,7 +33,7 @@ impl Watch {
     }
 
     /// Waits until a file was written, created or removed in the folder since the watch started.
-    /// Returns `false` if none was within `timeout`.
+    /// Returns `false` if this does not happen within `timeout`.
     ///
     /// # Errors
     ///

@@ -5,7 +5,7 @@
 //! 2. [`Worker::stop`] returns when the thread has ended, unless a step calls it. A running step is
 //!    finished; no step begins afterwards.
 //! 3. A step that panics ends the thread, not the process. `alarm` is called, so that other threads
-//!    do not wait for its work.
+//!    do not wait for the work of the ended thread.
 
 use std::fmt;
 use std::io;
@@ -54,7 +54,7 @@ pub mod sleeps {
         sleeps().remove(&here());
     }
 
-    /// The bounded sleep of each thread, by thread name.
+    /// The timeout of the current or last sleep of each thread, by thread name.
     pub fn all() -> Vec<(String, Duration)> {
         let _no_fork = fork::block_forks();
         sleeps().iter().map(|(name, time)| (name.clone(), *time)).collect()
@@ -85,7 +85,7 @@ pub enum Woken {
     TimedOut,
 }
 
-/// Wakes a worker. It may exist before the worker starts, or without one.
+/// Wakes a worker. A bell may exist before its worker starts, or without any worker.
 #[derive(Default)]
 pub struct Bell {
     state: Mutex<State>,
@@ -122,7 +122,7 @@ impl Bell {
         self.notify(state);
     }
 
-    /// From now on, it also calls `also`.
+    /// From now on, the bell also calls `also`, after each change.
     pub(crate) fn set_callback(&self, also: impl Fn() + Send + Sync + 'static) {
         self.state().also = Some(Arc::new(also));
     }
@@ -220,12 +220,13 @@ impl Worker {
         self.thread().is_some()
     }
 
-    /// Ends the thread and waits for it, unless it is the caller; then the thread ends after its
-    /// step. Returns whether this call ended it.
+    /// Ends the thread and waits for it, unless the thread itself is the caller; then it ends after
+    /// its step. Returns whether this call ended it.
     pub fn stop(&self) -> bool {
         self.bell.stop();
         let thread = self.thread().take();
-        // The alarm has reported a panic; the step's work stays undone, as after a crash.
+        // If a step panicked, the alarm has reported that; the step's work stays undone, as after a
+        // crash.
         let is_caller =
             |thread: &JoinHandle<()>| thread.thread().id() == std::thread::current().id();
         match thread {

@@ -112,7 +112,7 @@ fn directory(
     }
 }
 
-/// Compares two entries of the same name, of which both are trees or neither.
+/// Compares two entries of the same name. Either both are trees, or neither is.
 fn entries(
     objects: &mut Objects,
     path: &mut Vec<u8>,

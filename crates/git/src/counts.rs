@@ -24,7 +24,7 @@ pub struct Counts {
     /// Commits that could not be read or compared. The next commit includes their changes.
     pub commits: LeftOut<LeftOutCommit>,
     /// Branches of the repository that do not contain the commits of the store's branch of the same
-    /// name, so that this was not moved.
+    /// name, so that the store's branch was not moved.
     pub diverged: LeftOut<String>,
 }
 

@@ -1,7 +1,7 @@
 //! Finds the transaction of a Git commit, and the last commit up to a time.
 //!
-//! An import records both in the transaction of each commit, as keys of [`KEYSPACE`]. The GLSN of
-//! such a key's version is the answer.
+//! An import records the id and the time of each commit in the commit's transaction, as keys of
+//! [`KEYSPACE`]. The GLSN of such a key's version is the answer.
 //!
 //! ```text
 //! git:NAME               bookmark of the import into keyspace NAME

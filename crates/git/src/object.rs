@@ -5,7 +5,7 @@ use sha2::Sha256;
 
 use crate::object_id::ObjectId;
 
-/// The hash of a repository's ids.
+/// The hash function of a repository's object ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Sha1,

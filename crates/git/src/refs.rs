@@ -71,8 +71,8 @@ fn is_free(name: &str) -> bool {
     BranchInfo::is_name(name) && !name.starts_with("incoming/")
 }
 
-/// Whether a repository cannot have both refs, which is so if they are the same or one is a folder
-/// of the other.
+/// Whether a repository cannot have both refs, because they are the same, or one is a folder that
+/// contains the other.
 pub(crate) fn exclude(one: &str, other: &str) -> bool {
     let is_below = |long: &str, short: &str| {
         long.strip_prefix(short).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

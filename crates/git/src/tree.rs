@@ -87,7 +87,8 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// Git's order: by names, where that of a tree ends in a slash. It is the order of whole paths.
+/// Git's order: by names, where the name of a tree ends in a slash. This is the order of whole
+/// paths.
 pub(crate) fn compare(one: (&[u8], bool), other: (&[u8], bool)) -> Ordering {
     let key = |is_tree: bool| if is_tree { &b"/"[..] } else { b"" };
     let one = one.0.iter().chain(key(one.1));
@@ -108,7 +109,7 @@ pub(crate) fn append(bytes: &mut Vec<u8>, mode: Mode, name: &[u8], id: &ObjectId
 pub(crate) struct Tree<'a> {
     /// The entries of the regular form.
     pub(crate) entries: Vec<Entry<'a>>,
-    /// The other ones.
+    /// The entries that are not part of the regular form.
     pub(crate) extras: Vec<Entry<'a>>,
     /// Whether its bytes are those of the regular form.
     pub(crate) is_regular: bool,

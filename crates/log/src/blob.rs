@@ -10,8 +10,8 @@
 use plimsoll_memory::pool::PoolFile;
 
 /// Id of a blob file within its log; never reused. If the log is one of several copies whose
-/// records are ordered elsewhere, the upper 16 bits are the number of the copy that assigned the
-/// id, its *node*, so that a file has the same id in all copies; otherwise they are 0.
+/// records are ordered elsewhere, the upper 16 bits are the *node*: the number of the copy that
+/// assigned the id. So a file has the same id in all copies. Otherwise these bits are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlobId(pub u64);
 
@@ -19,7 +19,8 @@ impl BlobId {
     /// The last id of node 0.
     pub const LAST: Self = Self((1 << 48) - 1);
 
-    /// The id of a file of `node` with this `number`, which is at most that of [`BlobId::LAST`].
+    /// The id of the file of `node` with this `number`, which must be at most the number of
+    /// [`BlobId::LAST`].
     pub fn of(node: u16, number: u64) -> Self {
         debug_assert!(number <= Self::LAST.0);
         Self(u64::from(node) << 48 | number)

@@ -41,7 +41,7 @@ impl<'a> Draft<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitTimes {
     /// Before this time the record is refused with [`LogError::Late`](crate::error::LogError),
-    /// because the clock was set back.
+    /// which happens if the clock was set back.
     pub from_micros: u64,
     /// From this time on the record is refused as well.
     pub before_micros: u64,
@@ -51,7 +51,7 @@ impl CommitTimes {
     /// Any time.
     pub const ANY: Self = Self { from_micros: 0, before_micros: u64::MAX };
 
-    /// Refuses a time that is not one of them.
+    /// Refuses a time outside these times.
     ///
     /// # Errors
     /// [`LogError::Late`].

@@ -25,13 +25,13 @@ pub enum LogError {
         /// The first GLSN that remains.
         first: Glsn,
     },
-    /// The log is trimmed and does not know which entry was the last at that time: ask for
-    /// `since_micros` or later.
+    /// The log was trimmed and no longer knows which entry was the last at the requested time: ask
+    /// for `since_micros` or a later time.
     #[error("the log was trimmed; times can be looked up only from GLSN {first} on")]
     TimeTrimmed {
         /// The earliest time that can be looked up, in microseconds since 1970 UTC.
         since_micros: u64,
-        /// The last GLSN at that time. Its entry may be trimmed.
+        /// The last GLSN at `since_micros`. Its entry may be trimmed.
         first: Glsn,
     },
     /// The entry does not exist yet: wait for it.
@@ -68,7 +68,7 @@ pub enum LogError {
     /// Bytes on disk are not those that were written: restore a backup, or recover the log.
     #[error("the log is corrupt{}: {what}{}", place(*glsn, file, *offset), VERIFY_ADVICE)]
     Corrupt {
-        /// The first GLSN that cannot be read (as far as known).
+        /// The first GLSN that cannot be read, as far as is known; [`Glsn::NONE`] if it is unknown.
         glsn: Glsn,
         /// The file; empty if it is unknown.
         file: String,
@@ -161,7 +161,7 @@ pub enum LogError {
     Stalled {
         /// Its process id, where it is known.
         pid: Option<u32>,
-        /// The time at which it took the lock, in microseconds since 1970 UTC.
+        /// The time at which it took the lock, in microseconds since 1970 UTC; 0 if it is unknown.
         since_micros: u64,
     },
     /// The log was opened read-only.

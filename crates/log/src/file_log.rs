@@ -97,7 +97,7 @@ impl FileLog {
     ///
     /// # Errors
     /// `Corrupt`, `Forked`, `Format`, `Locked`, the disk, the budget. On failure nothing was
-    /// changed, except that a torn tail may be cut.
+    /// changed, except that a torn tail may have been cut.
     pub fn open(options: FileLogOptions) -> Result<(Self, OpenReport), LogError> {
         let background = options.background && options.mode != Mode::ReadOnly;
         let threaded = background && options.durability == Durability::Buffered;
@@ -109,8 +109,8 @@ impl FileLog {
         Ok((Self { log, flusher: Mutex::new(flusher), sealer, closed, removed_seen }, report))
     }
 
-    /// Entries of `range` that were readable when the scan began or become so while it runs, of one
-    /// stream or of all; ends at the end of the range or at the last readable entry.
+    /// Scans the entries of `range`, of one stream or of all, including those that become readable
+    /// while it runs. Ends at the end of the range or at the last readable entry.
     ///
     /// # Errors
     /// `Trimmed` if the range begins below the first GLSN, the disk, the budget.
@@ -214,8 +214,8 @@ impl FileLog {
     }
 
     /// Ends the active segment so that a trim can free it, if all its entries are below `until` and
-    /// doing so frees at least `bytes`. The blob files that it names and for which `keep` returns
-    /// false count as freed. If the disk or the budget has no room, the segment stays active.
+    /// this frees at least `bytes`. The blob files that it names and for which `keep` returns false
+    /// count as freed. If the disk or the budget has no room, the segment stays active.
     ///
     /// # Errors
     /// `Poisoned`, `ReadOnly`.
@@ -284,7 +284,7 @@ impl FileLog {
             append::seal(&self.log)?;
         }
         let options = &self.log.env.options;
-        // A blob file that another process may still be writing is not needed here.
+        // A blob file that another process may still be writing need not be finished.
         let is_of_another = |id| !kept(id) && self.log.may_be_in_writing(id);
         let unfinished = |id| self.log.blobs.registry.is_unnamed(id) || is_of_another(id);
         let scope = VerifyScope {
@@ -371,8 +371,8 @@ impl FileLog {
         self.close_as(self.log.env.members().is_none())
     }
 
-    /// As [`FileLog::close`]; `is_last`: no other process has the log open for writing. If others
-    /// have, no mark is written: only the records that were ordered are synced.
+    /// As [`FileLog::close`]; `is_last`: no other process has the log open for writing. If other
+    /// processes have it open, no mark is written: only the records that were ordered are synced.
     ///
     /// # Errors
     /// As for [`FileLog::close`].
@@ -420,7 +420,7 @@ impl FileLog {
     /// Waits for the right to order the next record; `None` if this process has the log alone.
     ///
     /// # Errors
-    /// `Stalled`, `Poisoned`, the system.
+    /// `Stalled`, `Poisoned`, the operating system.
     pub fn turn(&self) -> Result<Option<Turn<'_>>, LogError> {
         self.log.env.members().map(|members| Turn::take(&self.log, members)).transpose()
     }
@@ -430,7 +430,7 @@ impl FileLog {
     /// must order the record itself.
     ///
     /// # Errors
-    /// `Stalled` if the record may still be ordered later; `Poisoned`, the system.
+    /// `Stalled` if the record may still be ordered later; `Poisoned`, the operating system.
     pub fn commit_posted(&self, commit: &Posted<'_>) -> Result<Option<Glsn>, LogError> {
         match self.log.env.members() {
             Some(members) => posting::commit(&self.log, members, commit),
@@ -442,7 +442,7 @@ impl FileLog {
     /// overwritten.
     ///
     /// # Errors
-    /// `Poisoned`, with that reason; the system.
+    /// `Poisoned`, with that reason; the operating system.
     pub fn check_shared(&self) -> Result<(), LogError> {
         self.log.durability.check_shared()
     }
@@ -450,7 +450,7 @@ impl FileLog {
     /// The entries of a stream from `from` on that are loaded, durable or not.
     ///
     /// # Errors
-    /// As for [`FileLog::scan`], and those of `each`.
+    /// As for [`FileLog::scan`].
     pub fn scan_ordered(&self, from: Glsn, stream: StreamId) -> Result<FileScan<'_>, LogError> {
         FileScan::of_ordered(&self.log, from..self.log.tail.next(), Some(stream))
     }
@@ -537,9 +537,9 @@ impl FileLog {
         self.log.durability.wait(glsn)
     }
 
-    /// Waits until an entry after `glsn` is readable (durable, or submitted in
-    /// `Durability::Buffered`), `timeout` is over, or `is_ended` returns true. Calls `is_ended`
-    /// after each [`FileLog::wake_waiters`]. Never polls. Returns the last readable GLSN.
+    /// Waits until an entry after `glsn` is readable ([`FileLog::readable`]), `timeout` is over, or
+    /// `is_ended` returns true. Calls `is_ended` after each [`FileLog::wake_waiters`]. Polls only
+    /// without the right to write to the shared words. Returns the last readable GLSN.
     ///
     /// # Errors
     /// `Poisoned`.
@@ -591,7 +591,7 @@ impl FileLog {
     /// needs. Returns whether any of the blocks with these bytes was not in memory.
     ///
     /// # Errors
-    /// As for `read`; `Corrupt` if the payload ends before.
+    /// As for `read`; `Corrupt` if the payload ends before the requested bytes do.
     pub fn read_range(&self, glsn: Glsn, offset: u64, into: &mut [u8]) -> Result<bool, LogError> {
         self.log.read_part(glsn, offset, into)
     }
@@ -638,7 +638,7 @@ impl FileLog {
     }
 
     /// Removes blob files that no record in the log names, except those for which `keep` returns
-    /// true and those being written.
+    /// true and those being written. Returns how many were removed.
     ///
     /// # Errors
     /// The disk.
@@ -693,7 +693,7 @@ impl FileLog {
     /// Opens a finished blob file; opening one twice gives the same pool file.
     ///
     /// # Errors
-    /// `Corrupt` if it is missing or not what its header says.
+    /// `Corrupt` if it is missing, was never finished, or does not match its trailer.
     pub fn open_blob(&self, id: BlobId) -> Result<Blob, LogError> {
         self.log.blobs.open(id)
     }

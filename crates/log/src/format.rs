@@ -36,8 +36,8 @@ const TABLE_PLACE: u64 = 2;
 const BLOB_PLACE: u64 = 3;
 const GENESIS: u64 = 4;
 
-/// The part of a fragment's seed that is common to a segment. Bytes of another log or segment fail
-/// the check under it.
+/// The part of a fragment's seed that all fragments of a segment share. Because of it, bytes of
+/// another log or segment fail the check.
 pub fn segment_seed(log_id: u128, first: Glsn) -> u64 {
     seed(&[place(log_id, SEGMENT_PLACE, first.0)])
 }

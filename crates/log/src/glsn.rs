@@ -113,7 +113,8 @@ impl StreamId {
 pub struct Position {
     /// Last GLSN of a record (0: the empty log).
     pub glsn: Glsn,
-    /// H(n) = h(H(n-1), checksum of record n); at the empty log, a hash of the log's id.
+    /// The chain hash of that record: the hash of its content, which includes the chain hash of the
+    /// record before it. In the empty log, a hash of the log's id.
     pub chain: u64,
 }
 

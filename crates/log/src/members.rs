@@ -8,8 +8,8 @@
 //!
 //! Locks, in the order in which they are taken: `join` (while joining and leaving), `posting` (to
 //! order and sync the records of several members; see [`posts`]), `turn` (to order a record),
-//! `sync` (to make durable), `keeper` (for as long as a member does the background work of the
-//! index; see [`keeper`]), and one for each slot, which its member holds until it ends: a free
+//! `sync` (to make records durable), `keeper` (for as long as a member does the background work of
+//! the index; see [`keeper`]), and one for each slot, which its member holds until it ends: a free
 //! slot lock proves that the member has ended.
 
 pub mod blob_ids;
@@ -87,11 +87,11 @@ const NO_BLOB: u64 = u64::MAX;
 /// The remedy for files or words that are lost.
 const REMEDY: &str = "close the store in every process, then open it again";
 
-/// The bits of the first instance.
+/// The bits of the clock from which the first value of the word `INSTANCE` is made.
 const SEED_MASK: u64 = (1 << 30) - 1;
 
-/// This process's part in a store that several have open: the owners of its state, each of which
-/// knows only those before it. This type joins and leaves.
+/// This process's part in a store that several processes have open: the owners of its state, each
+/// of which knows only those before it. This type joins and leaves.
 pub struct Members {
     /// The shared words, and this process's slot.
     pub table: Arc<Table>,
@@ -345,7 +345,7 @@ impl Members {
         ] {
             self.table.set(word, value);
         }
-        // Names this member to those that wait.
+        // Names this member to the processes that wait for `join`.
         self.report_work();
     }
 
@@ -373,9 +373,9 @@ impl Members {
         if self.is_first.load(Ordering::SeqCst)
             && self.table.words.words()[MAGIC].swap(LAYOUT, Ordering::SeqCst) != LAYOUT
         {
-            // Wake the readers of an earlier instance, which have news to read. Do so before
-            // another member can join: if this process is killed here, the next one to join is a
-            // first member again.
+            // Wake the readers that followed earlier members, because there is news to read. Do so
+            // before another member can join: if this process is killed here, the next one to join
+            // is a first member again, and wakes them.
             self.table.ring(READER_BELL);
             self.table.notify();
         }
@@ -385,7 +385,8 @@ impl Members {
 
     /// Waits for the right to leave; others neither join nor leave until [`Members::left`]. Returns
     /// whether this is the last member. While another member joins or leaves, `while_waiting` is
-    /// called about once a millisecond: a member that joins may wait for memory of this one.
+    /// called about once a millisecond: a member that joins may be waiting for memory that this
+    /// member has.
     ///
     /// # Errors
     /// As for [`Members::join`].
@@ -462,11 +463,11 @@ impl Members {
     ///
     /// # Errors
     /// `Format` if the words are of another version, or are not those that the living members use;
-    /// the system.
+    /// the operating system.
     pub fn begin_to_read(&self, pid: u32, now_micros: u64) -> Result<bool, LogError> {
         let is_followed = match self.slots.writers() {
-            // No process has the store open, because it is a copy, or its shared files were removed
-            // after all processes had ended.
+            // The words do not match the shared files, and no process has the store open: the store
+            // is a copy, or its shared files were removed after all processes had ended.
             Err(LogError::Format { .. })
                 if self.table.dir.parent().is_some_and(|store| self.following.is_unused(store)) =>
             {
@@ -478,7 +479,7 @@ impl Members {
             writers => !writers?.is_empty(),
         };
         if self.table.may_write_words() && self.slots.others()?.is_empty() {
-            // The value is from an earlier instance.
+            // This total was left by members that have ended.
             self.table.words.words()[MEMORY_TOTAL].store(0, Ordering::SeqCst);
         }
         match (self.table.may_write_words(), is_followed) {
@@ -503,20 +504,20 @@ impl Members {
         let words = self.table.words.words();
         let is_known = self.table.are_words_known();
         let (instance, total) = (self.table.word(INSTANCE), self.table.word(MEMORY_TOTAL));
-        // If the words were cleared, choose an instance that differs from any that earlier readers
-        // may have followed.
+        // If the words were cleared, choose a value that differs from any that earlier readers may
+        // have seen.
         let instance =
             if instance == 0 { self.table.clock.wall_micros() & SEED_MASK } else { instance };
         words[MAGIC].store(0, Ordering::SeqCst);
-        // Written first and never cleared, so that a process that is killed in between has begun an
-        // instance as well.
+        // Raised before the words below are cleared, and never cleared, so that readers see a new
+        // value even if this process is killed in between.
         words[INSTANCE].store(instance.wrapping_add(1), Ordering::SeqCst);
         if is_known {
             self.slots.clear_mismatched()?;
         }
         let readers = if is_known { self.slots.others()? } else { Vec::new() };
-        // Earlier readers may be waiting, and decrement these counters when their wait ends. A
-        // counter that is too high costs some needless wake-ups.
+        // `FOLLOWERS` is kept because earlier readers may be waiting, and decrement it when their
+        // wait ends. If it is too high, this costs some needless wake-ups.
         let is_kept = |at: &usize| {
             [INSTANCE, FOLLOWERS, READER_BELL, STATE].contains(at) || DURABLE.contains(at)
         };
@@ -544,7 +545,7 @@ impl Members {
     }
 }
 
-/// The process id of the member that holds a lock, as the lock's word names it.
+/// The process id of the member that a word names: the holder of a lock, or the keeper.
 fn pid_in(words: &[AtomicU64], holder: u64) -> Option<u32> {
     let slot = usize::try_from(holder.checked_sub(1)?).ok().filter(|slot| *slot < SLOTS)?;
     let Slot(at) = Slot::of(slot);
@@ -561,7 +562,7 @@ impl fmt::Debug for Members {
     }
 }
 
-/// The word that records the file of a generation's lock.
+/// The word that records the lock file of a generation of keepers.
 fn keeper_file(generation: u64) -> usize {
     KEEPER_FILES + (generation % SLOTS as u64) as usize
 }

@@ -29,13 +29,13 @@ const BLOCK_BYTES: usize = 2 << 20;
 pub(crate) const CHUNKS_PER_BLOCK: usize = BLOCK_BYTES / CHUNK_BYTES;
 
 /// Size of the system's page table for a block in use: eight bytes for each 4 KiB. A huge page
-/// reserves one too.
+/// reserves a page table too.
 const PAGE_TABLE_BYTES: usize = BLOCK_BYTES / 4096 * 8;
 
 #[derive(Debug)]
 pub(crate) struct Arena {
     base: NonNull<u8>,
-    /// Chunks that may be touched.
+    /// The number of usable chunks: those with lower numbers may be touched.
     usable: AtomicU32,
     ceiling: u32,
     backing: Backing,
@@ -121,7 +121,7 @@ impl Arena {
         }
     }
 
-    /// Like [`Arena::decommit`], in one call, for chunks that were never restored nor touched.
+    /// Like [`Arena::decommit`], for several chunks that were never taken.
     pub(crate) fn decommit_fresh(&self, chunks: Range<u32>) {
         let of_block = |block: usize| {
             let start = (block * CHUNKS_PER_BLOCK).max(chunks.start as usize);
@@ -136,8 +136,8 @@ impl Arena {
         let usable = self.usable.load(Ordering::Relaxed) as usize * CHUNK_BYTES;
         let whole = blocks.start * BLOCK_BYTES..(blocks.end * BLOCK_BYTES).min(usable);
         self.advise(whole.start, whole.len(), rustix::mm::Advice::LinuxNoHugepage);
-        // Another holder may have touched a chunk of the first block, and the block may then have a
-        // huge page.
+        // Another holder may have touched a chunk of the first block. The block may then have a
+        // huge page, which makes the decommitted chunks resident too.
         self.advise(start, end - start, rustix::mm::Advice::LinuxDontNeed);
     }
 
@@ -210,7 +210,7 @@ impl Drop for Arena {
     fn drop(&mut self) {
         let bytes = self.ceiling as usize * CHUNK_BYTES;
         match self.backing {
-            // SAFETY: exactly what `map` mapped; chunks hold the arena, so none is left.
+            // SAFETY: exactly what `reserve` mapped; chunks hold the arena, so no chunk is left.
             Backing::Mapped => unsafe {
                 let _ = rustix::mm::munmap(self.base.as_ptr().cast(), bytes);
             },

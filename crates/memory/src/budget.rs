@@ -3,14 +3,15 @@
 //! Invariants:
 //! 1. free chunks + chunks held + chunks retired by leases = chunks of the budget, at every moment.
 //! 2. A lease retires chunks for its bytes before its holder allocates them; all leases together
-//!    retire the sum, rounded up. A retired chunk's memory is returned to the system, so that arena
-//!    and leased heap together never exceed the budget.
+//!    retire the sum of their bytes, rounded up to whole chunks. A retired chunk's memory is
+//!    returned to the system, so that arena and leased heap together never exceed the budget.
 //! 3. Everything taken is returned on drop, on error paths too.
 //! 4. A budget that was made smaller holds no more than its new limit; the memory above it was
 //!    returned to the system.
 //!
 //! When few chunks are free, the budget calls the evictor, if there is one. When none is free, it
-//! asks its reclaimers (lenders first, then the page pool), and refuses only if they give none.
+//! asks its lenders and then its reclaimers, such as the page pool. It refuses a request only if
+//! they give none.
 
 pub mod account;
 pub(crate) mod bell;
@@ -76,12 +77,12 @@ pub(crate) struct Inner {
 
 #[derive(Default)]
 struct State {
-    /// Taken from the back, where the most recently returned chunks are, because their bytes are
-    /// still resident. Retired from the front.
+    /// The free chunks. A chunk is taken from the back, where the most recently returned chunks
+    /// are, because their bytes are still resident. Leases retire chunks from the front.
     free: Free,
     retired: Vec<u32>,
-    /// Indexed by chunk: whether its memory was given to the system, and the chunk was not taken
-    /// since. Such a chunk may be free; it is then taken last.
+    /// Indexed by chunk: whether its memory was returned to the system, and the chunk was not taken
+    /// since. Such a chunk is either retired or free.
     out: Vec<bool>,
     /// Chunks removed from the budget when it was made smaller.
     decommitted: Vec<u32>,
@@ -291,7 +292,7 @@ impl Budget {
         self.inner.lock().low_watermark = low;
     }
 
-    /// Whether free chunks are below that watermark.
+    /// Whether fewer chunks are free than the low watermark.
     pub(crate) fn is_short(&self) -> bool {
         let state = self.inner.lock();
         state.free.len() < state.low_watermark
@@ -374,8 +375,8 @@ impl Inner {
         Chunk::new(Arc::clone(self), id, kind)
     }
 
-    /// Called after chunks were taken: calls the evictor if few free chunks are left, or few
-    /// cleared ones.
+    /// Called after chunks were taken: calls the evictor if too few free chunks are left, or too
+    /// few that are pre-faulted.
     fn note_taken(&self, mut state: MutexGuard<'_, State>) {
         let taken = self.chunks.load(Ordering::Relaxed) as usize - state.free.len();
         state.peak_chunks = state.peak_chunks.max(taken);

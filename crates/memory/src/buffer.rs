@@ -22,7 +22,7 @@ use crate::mapping::{MAPPING_ALIGN, Mapping};
 /// Largest buffer on the heap: 64 KiB.
 pub const HEAP_BYTES_MAX: usize = 64 << 10;
 
-/// Granularity of mappings, so that one serves the next buffer of about the same size.
+/// Granularity of mappings, so that a returned mapping fits the next buffer of about the same size.
 const STEP_BYTES: usize = 16 << 10;
 
 /// A buffer.
@@ -79,8 +79,8 @@ impl<T: Copy> Buffer<T> {
         Ok(Self { memory: Memory::Heap(Vec::with_capacity(capacity)), lease: Some(lease) })
     }
 
-    /// The number of elements that fit. A buffer that is not charged to a budget can grow beyond
-    /// it.
+    /// The number of elements that fit. A buffer that is not charged to a budget can grow beyond this
+    /// number.
     pub fn capacity(&self) -> usize {
         match &self.memory {
             Memory::Heap(elements) => elements.capacity(),
@@ -99,7 +99,7 @@ impl<T: Copy> Buffer<T> {
         }
         let capacity = wanted.max(2 * self.capacity());
         match &self.lease {
-            None => self.extend_heap(more),
+            None => self.extend_own(more),
             Some(lease) => {
                 let mut larger = Self::in_lease(lease, capacity)?;
                 larger.extend_from_slice(self);
@@ -109,8 +109,14 @@ impl<T: Copy> Buffer<T> {
         Ok(())
     }
 
-    /// Grows a buffer of the user's own memory.
-    fn extend_heap(&mut self, more: usize) {
+    /// Grows a buffer of the user's own memory. A mapping, which a copy may have, is moved to the
+    /// heap.
+    fn extend_own(&mut self, more: usize) {
+        if let Memory::Mapped { .. } = &self.memory {
+            let mut elements = Vec::with_capacity(self.len() + more);
+            elements.extend_from_slice(self);
+            self.memory = Memory::Heap(elements);
+        }
         if let Memory::Heap(elements) = &mut self.memory {
             elements.reserve(more);
         }
@@ -128,9 +134,12 @@ impl<T: Copy> Buffer<T> {
     /// Appends elements.
     ///
     /// # Panics
-    /// The buffer is charged for fewer elements.
+    /// The elements exceed the capacity, unless the buffer is not charged.
     pub fn extend_from_slice(&mut self, more: &[T]) {
         let charged = self.lease.is_some();
+        if !charged && more.len() > self.capacity() - self.len() {
+            self.extend_own(more.len());
+        }
         let room = self.capacity() - self.len();
         match &mut self.memory {
             Memory::Heap(elements) => {
@@ -166,8 +175,8 @@ impl<T: Copy> Buffer<T> {
         self.truncate(0);
     }
 
-    /// Releases all of its memory. If it was charged to the budget, its next allocation is charged
-    /// too.
+    /// Releases all memory of the buffer. If that was charged to the budget, the buffer's next
+    /// allocation is charged too.
     pub fn release(&mut self) {
         drop(self.take());
     }
@@ -225,9 +234,13 @@ impl Buffer<u8> {
     /// caller must overwrite them.
     ///
     /// # Panics
-    /// The buffer is charged for fewer elements.
+    /// `new` exceeds the capacity, unless the buffer is not charged.
     pub fn resize(&mut self, new: usize) {
-        let (charged, room) = (self.lease.is_some(), self.capacity());
+        let charged = self.lease.is_some();
+        if !charged && new > self.capacity() {
+            self.extend_own(new - self.len());
+        }
+        let room = self.capacity();
         match &mut self.memory {
             Memory::Heap(bytes) => {
                 assert!(!charged || new <= room, "room is reserved before bytes are added");
@@ -409,6 +422,25 @@ mod tests {
             Buffer::<u8>::with_capacity(&budget, Kind::Staging, 70_000).is_err(),
             "reusing a spare mapping is refused, too"
         );
+    }
+
+    #[test]
+    fn copy_grows_because_it_is_not_charged() {
+        for backing in BACKINGS {
+            let budget = Budget::new(16 << 20, backing).unwrap();
+            for length in [10, HEAP_BYTES_MAX + 1] {
+                let mut buffer = Buffer::with_capacity(&budget, Kind::Staging, length).unwrap();
+                buffer.extend_from_slice(&vec![1_u8; length]);
+                let mut copy = buffer.clone();
+                let larger = 2 * copy.capacity();
+                copy.resize(copy.capacity());
+                copy.push(2);
+                copy.resize(larger);
+                copy.extend_from_slice(&[3]);
+                assert_eq!((copy.len(), copy.charged_bytes()), (larger + 1, 0), "{length}");
+                assert!(copy[..length] == buffer[..] && copy[larger / 2] == 2 && copy[larger] == 3);
+            }
+        }
     }
 
     #[test]

@@ -2,8 +2,9 @@
 //!
 //! Entries are bytes in segments of the budget's chunks, stored one after the other in two queues.
 //! Eviction processes the queues from their old ends, and thereby compacts them. There are no size
-//! classes that would waste memory. The index, its ghosts and the half-filled segments count toward
-//! the limit; tables in proportion to the cache are leased from the same budget.
+//! classes that would waste memory. The index, its ghosts (records of evicted entries) and the
+//! half-filled segments count toward the limit. Tables whose size is proportional to that of the
+//! cache are leased from the same budget.
 //!
 //! ```text
 //! index   pages of 8-byte slots: fingerprint, touches, place       (index.rs, slot.rs)
@@ -16,14 +17,15 @@
 //! Invariants:
 //! 1. Segments in use never exceed the limit, at any moment and with any number of threads.
 //! 2. A hit takes no lock (except for the 65th concurrent reader, or the 17th in a cache of a MiB).
-//!    It claims its own line ([`readers`]), counts a touch unless there are three already, copies
-//!    the value, and frees the line. The bytes under a reader do not change. A stalled reader
-//!    retains the segments of one entry.
+//!    It claims a line of its own ([`readers`]), counts a touch unless the entry has three already,
+//!    copies the value, and frees the line. The bytes under a reader do not change. A stalled
+//!    reader retains the segments of one entry.
 //! 3. Dropping all entries at any moment only turns hits into misses. A removed
 //!    or replaced value is never found again. A long entry is moved in steps, and is not found
 //!    while it moves.
-//! 4. Lock order: a load's, the cache's, the budget's. The cache takes only free chunks from the
-//!    budget.
+//! 4. Lock order: a load's lock, the cache's lock, the budget's lock. Under its lock, the cache
+//!    takes only chunks that are free in the budget; it does not make the budget ask the
+//!    reclaimers.
 //!
 //! A cache may use all of its budget. Several caches can share a budget; each keeps to its own
 //! limit.
@@ -192,8 +194,8 @@ impl Cache {
         self.inner.read(key, |value| Some(look(value)))
     }
 
-    /// Like [`Cache::read`], but `look` may reject the value: that counts as a miss and not as a
-    /// touch.
+    /// Like [`Cache::read`], but `look` can reject the value, which then counts as a miss. The
+    /// entry is touched in both cases.
     #[inline]
     pub fn read_if<R>(&self, key: &[u8], look: impl FnOnce(Value<'_>) -> Option<R>) -> Option<R> {
         self.inner.read(key, look)
@@ -430,8 +432,8 @@ impl Cache {
         })
     }
 
-    /// Counts the entries in this range of places of at most `largest` bytes; places as for
-    /// [`Cache::copy_entries`].
+    /// Counts the entries of at most `largest` bytes in this range of places. Takes and returns
+    /// places as [`Cache::copy_entries`] does.
     pub fn count_entries(
         &self,
         queue_kind: QueueKind,
@@ -458,7 +460,7 @@ impl Cache {
         self.inner.lock().entries.add_pages_for(&self.inner.shared, entries, mean_bytes)
     }
 
-    /// Prepares an entry that this cache or another had before, its value in two parts, for
+    /// Prepares an entry that this cache or another had before, with its value in two parts, for
     /// [`Cache::restore_entries`]. Prefetches its place in the index, so prepare several entries
     /// before the first is restored.
     pub fn restorable<'a>(
@@ -473,9 +475,10 @@ impl Cache {
         Restorable { hash, key, parts, touches: touches.min(MAX_TOUCHES) }
     }
 
-    /// Inserts entries in the protected queue, one after the other, if there is room without an
-    /// eviction and the key has none. None is inserted unless `is_current` returns true, as for
-    /// [`Cache::insert_if`]. The cache's lock is held for all of them.
+    /// Inserts entries in the protected queue, one after the other, until there is no room without
+    /// an eviction. Skips an entry whose key has an entry already. None is inserted unless
+    /// `is_current` returns true, as for [`Cache::insert_if`]. The cache's lock is held for all of
+    /// them.
     pub fn restore_entries(
         &self,
         entries: &[Restorable<'_>],

@@ -84,7 +84,7 @@ impl Evictor {
     /// The evictor of a pool and of its budget.
     ///
     /// # Panics
-    /// The pool or its budget has one already.
+    /// The pool or its budget has an evictor already.
     pub fn new(pool: &Arc<Pool>, clock: Arc<dyn Clock>) -> Self {
         let bell = Arc::new(Bell::new(Arc::clone(&clock)));
         let budget = pool.budget().clone();
@@ -271,7 +271,8 @@ impl Drop for EvictorThread {
     fn drop(&mut self) {
         self.bell.close();
         if let Some(handle) = self.handle.take() {
-            // A panic in it was reported already; without the evictor, callers evict inline.
+            // A panic of the thread was reported already; without the evictor, callers evict
+            // inline.
             let _ = handle.join();
         }
     }

@@ -43,7 +43,7 @@ impl Mapping {
         self.backing
     }
 
-    /// Its length.
+    /// Length in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }

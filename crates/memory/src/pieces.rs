@@ -37,13 +37,15 @@ struct Inner {
 
 #[derive(Default)]
 struct Cuts {
-    /// By number; the numbers of returned chunks are reused.
+    /// Indexed by the cut's number; `None` once its chunk was returned. The number is then reused.
     cuts: Vec<Option<Cut>>,
+    /// Numbers without a cut.
     unused: Vec<usize>,
     /// Cuts with a free piece. The lowest is used first, so that the others become empty.
     with_room: BTreeSet<usize>,
 }
 
+/// A chunk that is cut into pieces.
 struct Cut {
     chunk: Chunk,
     /// Bitmask of the pieces that are held.

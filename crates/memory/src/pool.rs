@@ -10,8 +10,8 @@
 //!    tries again.
 //! 2. A page in use keeps its address and its bytes, even if the pool is dropped first.
 //! 3. Evicting everything at any moment changes no answer.
-//! 4. Lock order: a sorted map's, the pool's, the budget's. The budget holds no lock while it asks
-//!    for chunks.
+//! 4. Lock order: a sorted map's lock, the pool's lock, the budget's lock. The budget holds no lock
+//!    while it asks for chunks.
 
 mod evictor_stats;
 mod file;
@@ -181,7 +181,8 @@ pub trait PageSource: Send + Sync {
 pub enum Touch {
     /// By a point read or a short scan: a second access makes the page hot.
     Point,
-    /// By a long scan: this access never makes the page hot, and the page leaves first.
+    /// By a long scan: this access never makes the page hot, and a page that only scans accessed is
+    /// evicted first.
     Scan,
     /// A repeated access by one operation ([`RecentPages`]): does not make the page hotter, and a
     /// page evicted in between is reloaded cold.
@@ -249,12 +250,13 @@ pub struct PoolStats {
 }
 
 impl Pool {
-    /// Makes a pool that takes its frames from `budget`, four to a chunk. It takes the first 4 MiB
-    /// at once. It keeps at least `min_bytes` (rounded up to chunks, at least one) once it has
-    /// them. It registers itself as a reclaimer, and gives the rest back when the budget asks.
+    /// Makes a pool that takes its frames from `budget`, four to a chunk. It takes `min_bytes`
+    /// (rounded up to chunks, at least one) at once, but no more than 4 MiB of them. It keeps at
+    /// least `min_bytes` once it has them. It registers itself as a reclaimer, and gives the rest
+    /// back when the budget asks.
     ///
     /// # Errors
-    /// [`LoadError::OutOfBudget`]: the budget cannot give `min_bytes` and the tables.
+    /// [`LoadError::OutOfBudget`]: the budget cannot give the first chunks and the tables.
     /// [`LoadError::Io`]: the system refuses address space for the tables of the largest possible
     /// pool.
     ///
@@ -310,7 +312,8 @@ impl Pool {
         self.loads.load(Ordering::Relaxed)
     }
 
-    /// Whether enough of the budget is free for pages to enter before they are read.
+    /// Whether enough of the budget is free for newly written pages to enter the pool before they
+    /// are read.
     pub fn has_free_memory(&self) -> bool {
         self.budget.free_bytes() > self.budget.limit_bytes() / LEFT_FREE
     }
@@ -538,8 +541,8 @@ impl Reclaim for Pool {
 impl Drop for Pool {
     #[allow(unsafe_code, reason = "moves out of a value that is being dropped")]
     fn drop(&mut self) {
-        // If a page is held, only the memory of the frames stays until it is released. All other
-        // memory goes back now.
+        // If pages are held, their chunks and the tables stay until the pages are released. All
+        // other chunks go back now.
         if hazard::is_any_held(&self.frames.addresses()) {
             self.lock().release_all(&self.frames);
         }

@@ -60,9 +60,10 @@ impl<T> Reserved<T> {
         Ok(Self { base, len, backing })
     }
 
-    /// Gives the memory of the elements from `from` on back to the system, in whole pages. Until
-    /// they change again they are zeros, or (in a page with elements that stay, on the heap, or if
-    /// the system refuses) as they were.
+    /// Returns the memory of the elements from `from` on to the system, in whole pages. These
+    /// elements are then zeros until they are written again. They keep their values instead if they
+    /// share a page with elements before `from`, if the array is on the heap, or if the system
+    /// refuses.
     pub(crate) fn release(&self, from: usize) {
         assert!(from <= self.len);
         if self.backing == Backing::Mapped {

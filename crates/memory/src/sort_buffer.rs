@@ -1,5 +1,5 @@
 //! A sort buffer: takes rows in any order and returns them sorted. Keys and values are in chunks of
-//! the budget; a separate list has their places.
+//! the budget; a separate list has a slot for each row, with the row's place.
 //!
 //! The list is sorted by the first bytes in which the keys differ, so that nearly all comparisons
 //! read nothing but the list. Rows that arrive in order are not sorted at all.
@@ -13,13 +13,13 @@ use crate::budget::{Budget, Kind, OutOfBudget};
 use crate::buffer::Buffer;
 use crate::cpu_prefetch::prefetch_address;
 
-/// Lengths of key and value, before them.
+/// Bytes in front of a row's key and value: their lengths.
 const HEAD_BYTES: usize = 4;
 
 /// Bytes of a key that its slot holds.
 const PREFIX_BYTES: usize = 12;
 
-/// Slots of the first list.
+/// The first capacity of the list, in slots.
 const FIRST_SLOTS: usize = 256;
 
 /// Prefetch distance, in rows.
@@ -35,7 +35,8 @@ pub struct SortBuffer {
     used: usize,
     /// Bytes used of the last used chunk.
     filled: usize,
-    /// The row's place, and above it a prefix of its key, which is zero until the sort.
+    /// The list. The low bits of a slot are a row's place; the high bits are a prefix of the row's
+    /// key, and zero until the sort.
     slots: Buffer<u128>,
     /// Length of the common prefix of all keys.
     common: usize,
@@ -176,7 +177,7 @@ impl SortBuffer {
         if self.budget.is_short() {
             self.chunks = Vec::new();
         }
-        // Release a list that is larger than the rows' chunks, which short rows leave behind.
+        // Release the list if it is larger than the rows' chunks, as it is after many short rows.
         if self.slots.charged_bytes() > (self.chunks.len() * CHUNK_BYTES) as u64 {
             self.slots.release();
         }

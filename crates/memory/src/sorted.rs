@@ -116,8 +116,8 @@ impl SortedMap {
         }
     }
 
-    /// Takes enough chunks now that entries of [`SortedMap::entry_bytes`] adding up to `bytes` can
-    /// be inserted without failing. Reservations add up. Each insert uses up its share;
+    /// Takes enough chunks now so that entries whose [`SortedMap::entry_bytes`] add up to `bytes`
+    /// can be inserted without failing. Reservations add up. Each insert uses up its share;
     /// [`SortedMap::unreserve`] releases a share that will not be used.
     ///
     /// # Errors
@@ -410,7 +410,7 @@ impl Inserter<'_> {
             let height = writer.draw_height();
             let place = map.place(writer, height, bytes)?;
             // SAFETY: the lock makes this the only writer; the place was just cut from a chunk of
-            // the table and the gap found.
+            // the table, and the gap was just found.
             unsafe {
                 let entry = map.entries.write(place, key, order, value);
                 map.entries.link_in(entry, &mut writer.gap);

@@ -5,12 +5,12 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Turnover {
-    /// Bytes that it takes now.
+    /// Bytes that the cache takes now.
     pub held_bytes: u64,
-    /// The most that it may take; `u64::MAX` if it has no limit of its own.
+    /// The most bytes that the cache can take; `u64::MAX` if it has no limit of its own.
     pub limit_bytes: u64,
-    /// Total misses on entries that were evicted at most `window_bytes` of evictions ago: hits that
-    /// this much more memory would have brought.
+    /// Total misses on recently evicted entries: since the entry's eviction, at most `window_bytes`
+    /// were evicted. With `window_bytes` more memory, these misses would have been hits.
     pub returns: u64,
     /// The length of the eviction history, in bytes of evictions.
     pub window_bytes: u64,

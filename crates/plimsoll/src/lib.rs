@@ -96,7 +96,7 @@ pub use sync::wire::client::SyncConnection;
 pub use txn::bulk_load::BulkLoad;
 pub use txn::payload::MAX_METADATA_BYTES;
 pub use txn::range::Range;
-pub use txn::reads::Read;
+pub use txn::read_trait::Read;
 pub use txn::removals::ExtractIf;
 pub use txn::ticket::CommitTicket;
 pub use txn::transaction::Transaction;

@@ -34,8 +34,8 @@ pub const PLACE_DRAFT: &str = "REPLICA.tmp";
 pub enum Appended {
     /// The batch is at the position, and durable.
     Done,
-    /// Another batch is at the position, and this one never will be. If an earlier try of the same
-    /// call may have appended this one, the implementation has compared the two.
+    /// Another batch is at the position, so the given one never will be. If an earlier try of the
+    /// same call may have appended the given batch, the implementation has compared the two.
     Taken,
 }
 
@@ -66,8 +66,9 @@ pub enum OrderError {
 /// Once a call has returned that a batch is at a position, every later [`Order::read`] of any
 /// replica returns it. Calls come from several threads at once.
 pub trait Order: Send + Sync + Debug {
-    /// Appends `batch` at `position` if nothing is there yet. Returns only when it is known which.
-    /// At most one batch is ever at a position, and none is unless one is at the position before.
+    /// Appends `batch` at `position` if nothing is there yet. Returns an outcome only once it is
+    /// certain. A position never has more than one batch, and has none before the previous position
+    /// has one.
     ///
     /// # Errors
     /// [`OrderError::Trimmed`] and [`OrderError::Corrupt`]: nothing was appended.

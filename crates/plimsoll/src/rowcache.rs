@@ -175,7 +175,7 @@ impl RowCache {
     }
 
     /// Returns lent memory if too little of the budget is free. Reads that insert rows do so as
-    /// well; a store that only writes or scans has none.
+    /// well; a store that only writes or scans has no such reads.
     pub(crate) fn return_lent(&self) {
         let Some(kept) = &self.kept else { return };
         kept.large.iter().for_each(|large| large.release());
@@ -205,8 +205,8 @@ impl RowCache {
         !(no_large && kept.cache().is_empty())
     }
 
-    /// Replaces or removes the entry of a key, because a younger version enters the runs: the
-    /// newest one that they will have.
+    /// Replaces or removes the entry of a key, because a younger version enters the runs. `glsn`
+    /// and `stored`: the newest version that the runs will have.
     pub(crate) fn supersede(&self, key: &[u8], glsn: Glsn, stored: Stored<'_>) {
         let Some(kept) = &self.kept else { return };
         kept.large.iter().for_each(|large| large.remove(key));
@@ -463,8 +463,8 @@ impl Kept {
 }
 
 /// Whether a read that inserts nothing counts as a fill, so that newly free memory is detected.
-/// Sampled by the key, because counting all such reads would make every reader write to one memory
-/// location.
+/// Only the reads of some keys are counted, because counting all of them would make every reader
+/// write to one memory location.
 fn is_sampled(key: &[u8]) -> bool {
     checksum(0, key).is_multiple_of(FILLS_PER_CHECK)
 }
@@ -510,8 +510,8 @@ pub(crate) enum Answer<T> {
 }
 
 impl<T> Answer<T> {
-    /// The value, if there is one. Records for the reader of an index key as of `at` what its
-    /// answer depends on.
+    /// The value, if there is one. Also records in `at` that the read of `key` depends on the
+    /// expiry, or has found an expired value.
     pub(crate) fn noted(self, key: &[u8], at: AsOf<'_>) -> Option<(T, Option<Expiry>)> {
         match self {
             Answer::Value(value, expiry) => {
@@ -536,7 +536,7 @@ fn has_expired(expiry: Option<Expiry>, at: AsOf<'_>) -> bool {
 
 /// The head of an entry, which precedes its value: GLSNs, and the expiry if there is one.
 trait Head {
-    /// Reads it, if the entry holds the version as of `at`.
+    /// Reads the head, if the entry holds the version as of `at`.
     fn open(entry: Entry<'_>, at: Glsn) -> Option<OpenHead>;
 }
 
@@ -600,13 +600,13 @@ impl HeadBytes {
 /// The result of accessing an entry.
 enum Seen {
     Value(Buffer, Option<Expiry>),
-    /// Its length in bytes; memory for it has to be reserved first.
+    /// A large value of this many bytes; memory for it has to be reserved first.
     Large(u64),
     Expired,
 }
 
-/// Copies the value of an entry, if it is the one as of `at`. Memory for a large value is reserved
-/// first, and not while the cache pins the entry.
+/// Copies the value of an entry, if it is the value as of `at`. Memory for a large value has to be
+/// reserved before (`room`), because the cache pins the entry during the call.
 fn see<H: Head>(entry: Entry<'_>, at: AsOf<'_>, room: Option<Buffer>) -> Option<Seen> {
     let OpenHead { bytes, expiry } = H::open(entry, at.glsn)?;
     if has_expired(expiry, at) {

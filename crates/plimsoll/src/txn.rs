@@ -19,7 +19,7 @@ mod previous;
 pub(crate) mod range;
 pub(crate) mod range_deletes;
 pub(crate) mod read_set;
-pub(crate) mod reads;
+pub(crate) mod read_trait;
 pub(crate) mod removals;
 pub(crate) mod replica;
 pub(crate) mod resolution;

@@ -26,8 +26,8 @@
 //!    processors are short, little of their time (pace.rs). It reads and writes no more than its
 //!    I/O allowance; the allowance of the first second may be used at once. Closing waits until the
 //!    changed page segments are written, and as many of the changed rows as can be written in
-//!    [`CLOSE_MILLIS`]. Merges that can wait are deferred meanwhile, because rows in one table with
-//!    younger versions cannot be validated (validation.rs).
+//!    [`CLOSE_MILLIS`]. Merges that can wait are deferred meanwhile, because a row cannot be
+//!    validated if its table also has younger versions (validation.rs).
 //! 4. An image is replaced only by a process that restored all of it, or had no room for the rest
 //!    and stayed open for an interval. A short run with a small budget leaves it unchanged, and so
 //!    does a run that ends before the restore does. The image of rows is replaced only by a process

@@ -5,8 +5,8 @@
 //! expire. The power is cut and processes are killed, between calls and within them; the recovered
 //! state must be that after one of the commits, and no acknowledged one may be lost.
 //!
-//! Clocks move by whole milliseconds, and values expire half a millisecond later, as in
-//! [`crate::expiry`].
+//! Clocks move by whole milliseconds, and each expiry lies half a millisecond between two times of
+//! a clock, as in [`crate::expiry`].
 
 mod changes;
 mod checks;
@@ -327,7 +327,7 @@ impl Driver {
 
     fn act(&mut self, random: &mut Random) -> Step {
         let number = random.below(self.members.len() as u64) as usize;
-        // Another process may have worked while one waited for it.
+        // While a process waited for another one, the other one may have worked.
         let db = self.member(number).db.clone();
         self.absorb(&db)?;
         match random.below(84) {

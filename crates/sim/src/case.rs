@@ -65,7 +65,7 @@ impl Mode {
 
     fn profile(self) -> Profile {
         match self {
-            // The last five have their own workload generators.
+            // All of these but `Model` have workload generators of their own.
             Mode::Model
             | Mode::Members
             | Mode::Expiry

@@ -4,7 +4,7 @@
 //! then checks the invariants that hold between operations ([`Driver::settle`]). Faults and power
 //! cuts are operations too. The driver tracks the errors that they excuse:
 //! - while reads fail or return wrong bits, while the disk is full, and after a failed sync, an
-//!   operation may fail; its answer may not be wrong;
+//!   operation may fail, but its answer must not be wrong;
 //! - after a power cut, the store is reopened, and must equal some prefix of the submitted records
 //!   that contains everything acknowledged;
 //! - without faults on the disk, nothing may fail.
@@ -110,7 +110,8 @@ pub struct Driver {
     in_doubt: bool,
     /// Whether the store was closed cleanly, so that nothing can be lost.
     closed_cleanly: bool,
-    /// Whether only the process ends at the next power cut, which is scheduled.
+    /// Whether the scheduled power cut stands for the end of the process alone, so that all of its
+    /// writes remain.
     ends_process: bool,
     /// Whether a fault or a power cut has happened to the store.
     was_hurt: bool,
@@ -492,7 +493,8 @@ impl Driver {
     fn recover(&mut self, cut_again: u64) -> Outcome {
         self.was_hurt = true;
         self.drop_handles();
-        // Its files are invalid: closing must fail without harm.
+        // The files of the open store have been invalid since the cut, so closing it fails; that
+        // must do no harm.
         drop(self.db.take());
         self.power_on();
         self.closed_cleanly = false;

@@ -4,8 +4,9 @@
 //! other, and is at times far ahead for a while. The power is cut, processes are killed, and
 //! background work is done step by step.
 //!
-//! Clocks move by whole milliseconds, and values expire half a millisecond later. So it does not
-//! matter that the times of two commits may differ by only microseconds.
+//! Clocks move by whole milliseconds, and each expiry lies half a millisecond between two times of
+//! a clock. So no answer depends on the microseconds by which the time of a commit may differ from
+//! the clock.
 
 mod feed;
 mod model;
@@ -50,7 +51,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// The time after which an idle store trusts a clock that has jumped.
 const TRUSTED_AFTER: Duration = Duration::from_secs(60);
 
-/// The same in a store that was opened while the clock was ahead by an hour, at least.
+/// The least such time in a store that was opened while the clock was ahead by an hour.
 const TRUSTED_AFTER_OPENING: Duration = Duration::from_secs(3000);
 
 /// Runs a workload.
@@ -230,7 +231,7 @@ impl Driver {
 
     fn step(&mut self, random: &mut Random) -> Outcome {
         let number = random.below(self.members.len() as u64) as usize;
-        // Another process may have worked while one waited for it.
+        // While a process waited for another one, the other one may have worked.
         self.absorb_marks(&self.member(number).db.clone())?;
         match random.below(32) {
             0..12 => return self.transaction(number, random),

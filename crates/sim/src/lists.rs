@@ -7,8 +7,8 @@
 //! from Experimental Observations", VLDB 2020: list-append). The check does not use the store's own
 //! order.
 //!
-//! [`history`] is the output of such processes ([`crate::workers::lister`]), [`check`] checks each
-//! transaction by itself, and [`order`] searches for cycles.
+//! [`history`] is the output of processes that run such transactions ([`crate::workers::lister`]),
+//! [`check`] checks each transaction by itself, and [`order`] searches for cycles.
 
 pub mod check;
 pub mod history;

@@ -216,8 +216,7 @@ fn run(arguments: Arguments) -> Result<bool, String> {
     Ok(failed.is_empty() && never.is_empty())
 }
 
-/// Prints the border cases that no run reached, if there were enough runs. Returns whether there
-/// were none.
+/// Prints and returns the border cases that no run reached, if there were enough runs.
 fn borders_never_crossed(arguments: &Arguments, runs: u64) -> Vec<Border> {
     let counts = counts();
     if arguments.borders {

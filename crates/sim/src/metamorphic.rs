@@ -50,7 +50,7 @@ fn variants() -> [Variant; 7] {
 
 /// Runs a workload under several settings and compares the answers.
 ///
-/// Two of them differ, or one differs from the model's.
+/// Two answers differ, or one differs from the model's.
 pub fn compare_settings(case: &Case, ops: &[Op]) -> Outcome {
     let mut first: Option<Vec<String>> = None;
     for variant in variants() {

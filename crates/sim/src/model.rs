@@ -8,10 +8,9 @@
 //! 1. `log[n - 1]` is the entry with GLSN n; the versions are exactly the writes of the commits in
 //!    the log.
 //! 2. `acked` never decreases: everything up to it survives any fault.
-//! 3. A keyspace's `floor` is the youngest moment at which one of its versions may have been
-//!    dropped. Reads at or above it must be answered, and reads at its `pins`: moments below it
-//!    that have been open since they were above it. Other reads may be refused, but are never
-//!    wrong.
+//! 3. A keyspace must answer all reads at or above its `floor`, and reads at its `pins`: moments
+//!    below the floor that have been open since they were above it. Versions that no such read
+//!    needs may have been dropped. Other reads may be refused, but are never wrong.
 
 pub mod merge;
 mod names;
@@ -162,12 +161,12 @@ impl Model {
         self.acked = self.acked.max(glsn);
     }
 
-    /// Records the begin of the log, which may be below the previous one.
+    /// Records the beginning of the log, which may be below the previous one.
     pub fn begin_at(&mut self, first: u64) {
         self.first = first;
     }
 
-    /// Sets the begin of the log to `first`.
+    /// Raises the beginning of the log to `first`, if that is higher.
     pub fn trimmed(&mut self, first: u64) {
         self.first = self.first.max(first);
     }
@@ -301,7 +300,7 @@ impl Model {
 
     /// Length of the common prefix with the log of another model.
     pub fn common_entries(&self, other: &Model) -> u64 {
-        // Ignore the append time, which may not be known yet.
+        // Ignore append times that are not known yet.
         let same_time = |a: &Placed, b: &Placed| {
             a.micros.is_none() || b.micros.is_none() || a.micros == b.micros
         };

@@ -271,7 +271,7 @@ pub enum Op {
         tx: u8,
         /// The edge, and the key at it.
         pick: u32,
-        /// The new value; `None` for a deletion.
+        /// The new value, unless `pick` chooses a deletion.
         value: Content,
         /// Whether the change is the first or last of a commit written as a run.
         spilled: bool,

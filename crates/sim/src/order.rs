@@ -1,12 +1,14 @@
-//! Replicas whose commits an order outside of them orders, checked for serializability.
+//! Replicas whose commits are ordered outside of them, by an *order*; their history must be
+//! serializable.
 //!
 //! Two to four replicas, each on a disk of its own and with a clock of its own, run transactions
-//! whose steps alternate. The order refuses appends without a reason, loses answers of appends that
-//! were made, that were not, and that are made later, is unavailable, and returns damaged batches
-//! and blobs. Processes are killed and the power of replicas is cut, between calls and within them;
-//! the disk of one is set back by some time. The order is trimmed behind a copy of a replica, from
-//! which replicas that are behind are made anew ([`trim`]). At times it loses all its batches, and
-//! goes on from a replica that has everything ([`heal`]).
+//! whose steps alternate. The order fails in several ways. It refuses appends without a reason; it
+//! loses the answer of an append that was made, was not made, or is made later; it is unavailable;
+//! it returns damaged batches and blobs. Processes are killed and the power of replicas is cut,
+//! between calls and within them; the disk of a replica is set back to an earlier state. The order
+//! is trimmed up to the position of a copy of a replica; replicas that lack trimmed batches are
+//! made anew from that copy ([`trim`]). At times the order loses all its batches, and continues
+//! from a replica that has everything ([`heal`]).
 //!
 //! Each written value names its transaction. At the end the log of a replica gives the order of the
 //! transactions; the state before each must be the one that it read ([`history`]), and the logs of
@@ -153,7 +155,7 @@ impl Driver {
         self.replicas[number].disk.power_is_cut()
     }
 
-    /// The result of a call; `None` if it failed as it may.
+    /// The result of a call; `None` if it failed and the failure is excused.
     fn checked<T>(
         &self,
         number: usize,
@@ -181,7 +183,7 @@ impl Driver {
         let Some(db) = self.replicas[number].db() else { return Ok(()) };
         let choice = random.below(42);
         if choice >= 33 {
-            // A handle that outlives its process would write.
+            // Drop the handle first, because a handle that outlives its process would write.
             drop(db);
             return self.disturb(number, choice, random);
         }
@@ -234,7 +236,8 @@ impl Driver {
         self.order.set_available(true);
     }
 
-    /// After a power cut, the power returns, or only the process ended.
+    /// Opens a replica again after a power cut: either the power returns, or only the process had
+    /// ended, so that all of its writes remain.
     fn revive(&mut self, number: usize, random: &mut Random) -> Outcome {
         let replica = &mut self.replicas[number];
         if !replica.disk.power_is_cut() {
@@ -267,7 +270,8 @@ impl Driver {
         if self.replicas[number].open.is_none() { self.open(number) } else { Ok(()) }
     }
 
-    /// Remembers the disk, or sets it back.
+    /// Remembers the present state of a replica's disk, or sets the disk back to the remembered
+    /// state.
     fn set_back(&mut self, number: usize, random: &mut Random) -> Outcome {
         let replica = &mut self.replicas[number];
         match replica.earlier.take() {
@@ -350,7 +354,7 @@ impl Driver {
         let at = random.below(replica.txs.len() as u64) as usize;
         let OpenTx { mut tx, id, reads, .. } = replica.txs.swap_remove(at);
         let Some((_, space)) = replica.open.clone() else { return Ok(()) };
-        // So that the log shows where it was ordered.
+        // Write a mark, so that the log shows where the transaction was ordered.
         let marked = tx.put(&space, id.mark(), b"");
         let committed = marked.and_then(|()| tx.commit());
         self.record(number, id, reads, committed.map(|at| at.0))
@@ -408,7 +412,7 @@ impl Driver {
         Ok(())
     }
 
-    /// A sync that succeeds shows everything acknowledged before.
+    /// Syncs. A successful sync shows everything that was acknowledged before it.
     fn sync(&mut self, number: usize) -> Outcome {
         let Some((db, _)) = self.replicas[number].open.clone() else { return Ok(()) };
         let acknowledged = self.history.newest_made();

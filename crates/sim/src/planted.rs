@@ -82,10 +82,10 @@ pub fn applies(workspace: &Path, bug: &Planted) -> Result<(), String> {
     git_apply(workspace, &["--check"], bug).map_err(|error| {
         format!(
             "{} does not apply to the sources any more.\n{error}\nIf the code has moved, plant \
-             the same bug in its new place and write the patch anew: what stands above the diff \
-             as it is, then `git diff -U2` of the change (which is then taken back). If the bug \
-             cannot be made any more, remove the patch; then `cargo run --release -p plimsoll-sim \
-             -- planted --only {}` shows that it is found.",
+             the same bug in its new place and write the patch anew: keep the text above the diff, \
+             replace the diff by the output of `git diff -U2`, and undo the change. Then check \
+             that `cargo run --release -p plimsoll-sim -- planted --only {}` finds the bug. If \
+             the bug cannot be made any more, remove the patch.",
             bug.patch.display(),
             bug.name
         )

@@ -40,8 +40,8 @@ const LOOK: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The memory that the process may hold in addition to the budget: the store's documented constant
-/// (8 MiB, and 64 KiB per thread including its own), and the memory of the child's threads: values,
-/// and very many open transactions in one of them.
+/// (8 MiB, and 64 KiB per thread, those of the store included), and the memory of the child's
+/// threads: values, and very many open transactions in one of them.
 pub const SLACK_BYTES: u64 = (8 << 20)
     + (THREADS + 8) * (64 << 10)
     + THREADS * child::VALUES_BYTES_MAX
@@ -190,7 +190,7 @@ impl Stress {
 
     /// Checks the store that a child left.
     fn look(&self, numbers: &[u64]) -> Outcome {
-        let failed = |error: Error| Failure::new(format!("after it: {error} [{error:?}]"));
+        let failed = |error: Error| Failure::new(format!("after the child: {error} [{error:?}]"));
         let options = Options::new().memory_bytes(16 << 20).background(false);
         let db = Db::open(self.store(), options).map_err(failed)?;
         let accounts = db.keyspace("accounts").map_err(failed)?;

@@ -7,8 +7,8 @@
 //! The model computes the id of each commit from what the log of its store shows and from the
 //! parents that the model knows, so a commit changed during a transfer is detected.
 //!
-//! Clocks move by whole milliseconds, and values expire half a millisecond later, as in
-//! [`crate::expiry`].
+//! Clocks move by whole milliseconds, and each expiry lies half a millisecond between two times of
+//! a clock, as in [`crate::expiry`].
 
 mod catching_up;
 mod checks;
@@ -181,7 +181,7 @@ impl Driver {
             has_ids: false,
             has_deleted_early: false,
         };
-        // In another order in each store, so that the numbers of keyspaces differ.
+        // Create the keyspaces in another order in each store, so that their numbers differ.
         let first = random.below(NAMES.len() as u64) as usize;
         for number in 0..NAMES.len() {
             let name = NAMES[(first + number) % NAMES.len()];

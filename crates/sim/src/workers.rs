@@ -73,8 +73,8 @@ pub struct Workers {
     pub life: Duration,
     /// The longest time for which a worker is stopped.
     pub stop: Duration,
-    /// Workers kill themselves at points, which are chosen by the number of earlier kills at each;
-    /// no worker is stopped.
+    /// If set, each worker kills itself at a point, chosen by the number of earlier kills at each
+    /// point; no worker is stopped.
     pub at_points: Option<Deaths>,
     /// Seed of the times of kills and stops, or of the points.
     pub seed: u64,
@@ -122,8 +122,8 @@ fn open_among_others(store: &Path, end_state: Option<&Arc<EndState>>) -> Result<
     let failed = |error: plimsoll::Error| format!("open: {error} [{error:?}]");
     let options = options().shared(true);
     let Some(end_state) = end_state else { return Db::open(store, options).map_err(failed) };
-    // Small sizes, so that even a worker of few commits begins a segment, flushes, merges, and
-    // trims the log.
+    // Use small sizes, so that even a worker that makes few commits begins a segment, flushes,
+    // merges, and trims the log.
     let options = options.memtable_bytes(64 << 10).segment_bytes(64 << 10);
     let disk = KillableDisk::new(Arc::new(OsDisk::new()), Arc::clone(end_state));
     let db = Db::open(store, options.world(Arc::new(disk), Arc::new(SystemClock::new())))

@@ -11,8 +11,8 @@ mod tuples;
 
 /// A type of keys. See the [crate's documentation](crate#keys) for the types that implement it.
 ///
-/// To implement it for a key type of your own, call these implementations. [`AsKey`] encodes, `Key`
-/// decodes:
+/// To implement it for a key type of your own, call the implementations of existing types.
+/// [`AsKey`] encodes, `Key` decodes:
 ///
 /// ```
 /// use plimsoll_typed::{AsKey, Key, KeyError};
@@ -69,15 +69,15 @@ pub trait Key: AsKey<Self> + Sized {
     }
 }
 
-/// A type that is encoded as a key of type `K` is: `K` itself, a reference to it, and its borrowed
-/// forms. A `&str` is an `AsKey<String>`, and a `(&str, u64)` is an `AsKey<(String, u64)>`, so a
-/// lookup allocates no `String`.
+/// A type whose values are encoded like keys of type `K`: `K` itself, a reference to it, or a
+/// borrowed form. A `&str` is an `AsKey<String>`, and a `(&str, u64)` is an `AsKey<(String, u64)>`,
+/// so a lookup allocates no `String`.
 pub trait AsKey<K> {
     /// Appends the encoding of the key as a part of a larger key.
     fn encode_part(&self, out: &mut Vec<u8>);
 
     /// Appends the encoding of the key as a whole key. It differs from that of a part only for
-    /// strings, which need no end then.
+    /// strings, which then need no terminator.
     fn encode(&self, out: &mut Vec<u8>) {
         self.encode_part(out);
     }

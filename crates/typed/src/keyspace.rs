@@ -17,7 +17,7 @@ use crate::value;
 ///
 /// The types are not recorded in the store: open a keyspace with the same types each time, or with
 /// types that [read the same values](crate#values-and-changes-of-their-type). Reading with others
-/// is an [`Error`], or returns something else if the bytes happen to be valid for both.
+/// is an [`Error`], or returns wrong values if the bytes happen to be valid for both.
 ///
 /// Keys are passed in any form that is an [`AsKey<K>`](AsKey), for example `&str` for `String`.
 ///

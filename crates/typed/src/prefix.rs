@@ -27,7 +27,8 @@ use crate::key::AsKey;
 /// # }
 /// ```
 pub trait PrefixOf<K> {
-    /// Appends the bytes with which the encodings of all these keys begin, and of no others.
+    /// Appends the encoded prefix. The encodings of all keys with this prefix begin with these
+    /// bytes, and those of no other keys do.
     fn encode_prefix(&self, out: &mut Vec<u8>);
 }
 

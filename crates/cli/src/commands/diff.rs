@@ -116,13 +116,13 @@ fn split(text: &str) -> Option<(&str, &str)> {
 
 /// One of the two states.
 enum State {
-    /// With the snapshot that keeps it readable, if it was the newest.
+    /// A moment of main. If it was the newest one, the snapshot keeps it readable.
     OfMain(Glsn, Option<Snapshot>),
     OnBranch(Snapshot),
 }
 
 impl State {
-    /// The state that `text` names; `branch` is that of a moment which names none.
+    /// The state that `text` names; `branch` is the branch of a moment that names none.
     fn new(db: &Db, branch: &Branch, text: &str, keyspace: &str) -> Result<Self, Failure> {
         let at = parse_at(text).map_err(Failure::usage)?;
         let at = match at {

@@ -146,7 +146,7 @@ fn header<R: BufRead>(
         let name = std::str::from_utf8(records.field(place)).map_err(|_| {
             Problem::new(line, "the header is not UTF-8; if it is not a header, use --no-header")
         })?;
-        // A quoted name may contain one on purpose.
+        // A quoted name may contain a carriage return on purpose.
         if !quotes && name.contains('\r') {
             return Err(Problem::new(
                 line,

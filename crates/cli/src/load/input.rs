@@ -23,7 +23,7 @@ use super::{Format, compressed};
 /// The longest time between two checks for a signal.
 const SIGNAL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// Some programs write it at the start of a file to mark UTF-8 text.
+/// The byte order mark, which some programs write at the start of a file to mark UTF-8 text.
 pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// A buffered file.

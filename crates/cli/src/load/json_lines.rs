@@ -20,7 +20,8 @@ pub(crate) struct JsonLines<R> {
     value: Option<String>,
     row_bytes_max: usize,
     line: u64,
-    /// The next call skips the rest of the line, because it may be slow to arrive.
+    /// Whether the last call failed within a line. The next call skips the rest of the line; the
+    /// failed one does not, because the rest may be slow to arrive.
     is_within_line: bool,
     buffer: Vec<u8>,
 }

@@ -23,7 +23,8 @@ pub(super) struct Records<R> {
     ends: Vec<usize>,
     /// Whether a field of the record is quoted; such a record is not blank.
     is_quoted: bool,
-    /// Inside a malformed record. The next call skips its rest, because that may be slow to arrive.
+    /// Set after an error within a record. The next call skips the rest of the record; the failed
+    /// one does not, because the rest may be slow to arrive.
     bad: Option<State>,
 }
 

@@ -148,7 +148,7 @@ fn print_pair(
     }
 }
 
-/// A number of keys.
+/// Prints a number of keys.
 pub(crate) fn count(keys: u64, output: &mut Output) -> Result<(), Failure> {
     match output.reader() {
         Reader::People => output.line(&count_of(keys, "key", "keys")),
@@ -157,7 +157,7 @@ pub(crate) fn count(keys: u64, output: &mut Output) -> Result<(), Failure> {
     }
 }
 
-/// An estimated number of keys.
+/// Prints an estimated number of keys.
 pub(crate) fn about(keys: u64, output: &mut Output) -> Result<(), Failure> {
     match output.reader() {
         Reader::People => output.line(&format!("about {}", count_of(keys, "key", "keys"))),

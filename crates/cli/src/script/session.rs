@@ -62,7 +62,7 @@ pub(crate) struct Session<'a> {
     branch: Branch,
     keyspace: String,
     transaction: Option<Transaction>,
-    /// The last commit. It may not be durable yet; earlier commits are durable once it is.
+    /// The last commit. Possibly it is not durable yet; earlier commits are durable once it is.
     submitted: Option<CommitTicket>,
     last_commit: Option<u64>,
     transactions: u64,

@@ -64,8 +64,8 @@ impl State {
             opened => opened,
         };
         let file = opened.map_err(LockError::Io)?;
-        // The lock holds without the name, because a full disk must not keep a store from being
-        // opened.
+        // The lock holds even without the id in its file, because a full disk must not keep a store
+        // from being opened.
         let text = format!("{PID}\n");
         let named = self.write(file, &path, text.as_bytes(), 0);
         self.set_len(file, &path, if named.is_ok() { text.len() as u64 } else { 0 })

@@ -56,7 +56,7 @@ impl Guarded {
     /// `base` is a mapping of `bytes` of the file, which stays open until this is dropped.
     pub(super) fn new<T>(base: NonNull<T>, bytes: usize, file: &OwnedFd) -> Self {
         static ADDING: Mutex<()> = Mutex::new(());
-        // A child would find the mutex locked.
+        // A child that is forked meanwhile would find the mutex locked.
         let _no_fork = fork::block_forks();
         let _alone = lock(&ADDING);
         install();
@@ -123,7 +123,7 @@ impl Place {
         let at = ptr::with_exposed_provenance_mut(self.base.load(Ordering::Acquire));
         let (protection, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
-        // First, so that a reader that finds zeros also finds the mark.
+        // Set first, so that a reader that finds zeros also finds the mark.
         self.is_lost.store(true, Ordering::SeqCst);
         // SAFETY: exactly one mapping. Its owner removes it from the list before unmapping it, and
         // reads it as atomic words only.

@@ -78,8 +78,8 @@ pub(super) fn share_file(place: &Place<'_>, fd: &OwnedFd) -> io::Result<()> {
     let rights = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP | Mode::ROTH | Mode::WOTH;
     match mode_in(&folder, &made, rights) {
         mode if mode == mode_of(&made) => Ok(()),
-        // The superuser may lack the right to do so too; the owner's own permissions are the
-        // minimum needed.
+        // Ignore a refusal, which even the superuser may get: the owner's own permissions are
+        // enough.
         mode => call(place.path, || fchmod(fd, mode)).or_else(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => Ok(()),
             _ => Err(error),

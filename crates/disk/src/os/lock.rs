@@ -218,7 +218,8 @@ fn is_running(pid: u32) -> bool {
 
 impl OsFile {
     /// Writes the process id into the lock file, so that a refused process can name the holder. The
-    /// lock holds without it, because a full disk must not keep a store from being opened.
+    /// lock holds even without the id in its file, because a full disk must not keep a store from
+    /// being opened.
     fn name_holder(&self, pid: u32) {
         let text = format!("{pid}\n");
         // Overwrite first and truncate afterwards, because overwriting needs no space.

@@ -88,7 +88,8 @@ impl Root {
     }
 
     /// The place of an entry, at which to look it up, or to create, change or remove it. Unlike for
-    /// [`Self::place`], the place of a fixed folder is in this folder, and not the folder itself.
+    /// [`Self::place`], the place of a fixed folder is a name in the store's folder, and not the
+    /// fixed folder itself.
     pub(super) fn name_place<'a>(&self, path: &'a Path) -> Option<Place<'a>> {
         match self.lasting_name(path) {
             Some(_) => Some(Place::below(&self.folder, path.strip_prefix(&self.path).ok()?, path)),
@@ -114,7 +115,7 @@ impl Root {
         self.lasting.iter().copied().find(|name| below == Path::new(name))
     }
 
-    /// Notes that this disk has given a name to another file, or removed it.
+    /// Notes that this disk has given a name to another file, or removed the name.
     pub(super) fn renamed(&self, path: &Path) {
         if let Some(name) = self.lasting_name(path) {
             lock(&self.inside).retain(|known| known.name != name);

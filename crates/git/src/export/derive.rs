@@ -221,8 +221,8 @@ struct Building<'b> {
     base: &'b [u8],
     bytes: Vec<u8>,
     parts: Vec<Part>,
-    /// The names of files that are prefixes of the name added last. If that is a file, it is the
-    /// last of them.
+    /// The names of files that are prefixes of the name added last. If the name added last is a
+    /// file itself, it is the last of them.
     files: Vec<Vec<u8>>,
 }
 

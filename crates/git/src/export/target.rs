@@ -35,7 +35,7 @@ pub(crate) enum Points {
 pub(crate) struct Target {
     path: PathBuf,
     pub(crate) git: Git,
-    /// For temporary files.
+    /// The folder for temporary files.
     pub(crate) folder: PathBuf,
     pub(crate) format: Format,
     /// Whether the export made it.

@@ -1,4 +1,5 @@
-//! The commits of a whole history, parents before children, and the first-parent line of one.
+//! The commits of a whole history, parents before children, and the first-parent line of one
+//! commit.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::ChildStdout;

@@ -50,9 +50,9 @@ pub(crate) struct Feed<'r> {
     base: Option<ObjectId>,
     /// Commits not delivered yet, oldest first.
     ahead: VecDeque<Commit>,
-    /// Number of these requested from `changes`.
+    /// Number of commits in `ahead` whose changes were requested from `changes`.
     asked: usize,
-    /// Whether [`Step::Begin`] was delivered for the first of these.
+    /// Whether [`Step::Begin`] was delivered for the first commit in `ahead`.
     begun: bool,
     /// Set after a failure: send one request at a time, because a request names the commit before
     /// it, which may fail as well.

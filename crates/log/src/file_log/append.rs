@@ -72,8 +72,9 @@ const BULK_GROUP_BYTES: u64 = 256 << 10;
 /// ([`restart_time`]).
 pub(crate) const LEAD_MAX_MICROS: u64 = 24 * 60 * 60 * 1_000_000;
 
-/// A segment is sealed in the background if its entry offsets take at most this part of the budget
-/// (a divisor), because until then they are in memory together with those of the next segment.
+/// A divisor: a segment is sealed in the background only if its entry offsets take at most this
+/// part of the budget, because until it is sealed they are in memory together with those of the
+/// next segment.
 const BEHIND_PART: u64 = 64;
 
 /// The sizes of a draft.
@@ -161,7 +162,7 @@ pub(crate) fn submit_in_order(
 /// A record that has its place in the order.
 pub(crate) struct Placed {
     pub(crate) ticket: Ticket,
-    /// Its bytes in the segment, including the zeros skipped before it.
+    /// An upper bound of its bytes in the segment.
     bytes: u64,
 }
 
@@ -178,7 +179,8 @@ pub(crate) fn place(
     place_at(log, order, draft, timestamp_micros)
 }
 
-/// Appends a record that was ordered elsewhere: as the entry `first`, and with this time.
+/// Appends a record that was ordered elsewhere: `first` is the GLSN of its first entry, and the
+/// record has this time.
 pub(crate) fn submit_ordered(
     log: &OpenLog,
     draft: &Draft<'_>,
@@ -284,10 +286,10 @@ fn publish_placed(log: &OpenLog, order: &Order) -> Result<(), LogError> {
     }
 }
 
-/// The time at which a segment that another one follows is sealed.
+/// The time at which a segment is sealed, once another one follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seal {
-    /// In the background, or before the next one is due.
+    /// In the background, or at the latest when the segment after it ends.
     Behind,
     /// Immediately, because the memory of its entry offsets is needed.
     Now,
@@ -471,7 +473,8 @@ fn roll_to_new_segment(
     let mut writer = log.durability.writer()?;
     // Check before any file is changed.
     log.durability.check_own()?;
-    // Only one segment waits to be sealed; the previous one has had the time of a whole segment.
+    // Only one segment at a time waits to be sealed. The one that waits now has had the time of a
+    // whole segment.
     if log.segments.is_sealing() {
         log.segments.seal(&mut writer.staging);
     }
@@ -546,7 +549,8 @@ pub(crate) fn switch_to(
     tail.segment.seal(&header);
     let entry_offsets = std::mem::replace(&mut tail.entry_offsets, entry_offsets);
     let blobs = tail.blobs.take();
-    // Queue it before the tail switches, so that each entry is always found in one of the two.
+    // Queue the old segment before the tail switches, so that each entry is always found in the
+    // queue or in the tail.
     log.segments.seal_later(Sealing {
         segment: Arc::clone(&tail.segment),
         header: TableHeader {
@@ -664,7 +668,7 @@ pub(crate) fn write_mark(log: &OpenLog) -> Result<(), LogError> {
     }
     let synced = match log.env.members() {
         // The published durable end must not pass the last record, so the mark is written and
-        // synced without it.
+        // synced without publishing a durable end.
         Some(_) => write_out(log).and_then(|()| Ok(order.file.sync()?)),
         None => log.durability.write_and_sync().map(drop),
     };

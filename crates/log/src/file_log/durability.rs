@@ -56,23 +56,25 @@ pub(crate) struct DurabilityState {
     pub(crate) posts: Leading,
     /// Held across a sync; taken before the writer.
     syncing: Mutex<Syncing>,
-    /// `None` if the log is open read-only.
+    /// `None` if the log is open read-only and not shared.
     writer: Option<Mutex<SegmentWriter>>,
     unsynced_blobs: UnsyncedBlobs,
-    /// The number of bytes that were appended, or written to blob files and not synced yet, and how
-    /// many of them were synced.
+    /// The number of bytes that were appended, or written to blob files to be synced later.
+    /// `synced_bytes` counts those of them that were synced.
     appended_bytes: AtomicU64,
     synced_bytes: AtomicU64,
     /// Shared with the writer.
     group_bytes: Arc<AtomicU64>,
-    /// Keeps other writers out; `None` once the log is closed, or if it is open read-only.
+    /// Keeps other writers out; `None` once the log is closed, or if it is open read-only or
+    /// shared.
     folder_lock: Mutex<Option<Box<dyn DirLock>>>,
     /// Wakes the flusher.
     pub(crate) signal: Arc<FlushSignal>,
 }
 
 impl DurabilityState {
-    /// Creates the state of a log in which all records in `tail` count as durable.
+    /// Creates the state of a log. All records in `tail` count as durable, except those after the
+    /// durable end that other members have published.
     pub(crate) fn new(
         env: &Arc<Env>,
         tail: &Arc<Tail>,
@@ -82,7 +84,7 @@ impl DurabilityState {
         let end = tail.read().end;
         let mut durable = Position { glsn: Glsn(end.next.0 - 1), chain: end.chain };
         if let Some(beside) = env.options.shared.as_ref().filter(|shared| !shared.is_first) {
-            // Other members may not have synced all of it.
+            // Perhaps the other members have not synced all of it yet.
             let theirs = beside.members.marks.durable();
             if theirs.next < end.next {
                 durable =
@@ -111,7 +113,7 @@ impl DurabilityState {
     pub(crate) fn start_flusher(self: &Arc<Self>) -> Result<Flusher, LogError> {
         let durability = Arc::clone(self);
         // A failure poisons the log, and the next append returns it. A timeout while waiting for
-        // another process does not; it is retried.
+        // another process does not poison the log; the sync is retried.
         let sync = move || {
             !matches!(durability.wait(durability.tail.last()), Err(LogError::Stalled { .. }))
         };
@@ -240,7 +242,7 @@ impl DurabilityState {
     }
 
     /// Counts bytes appended with [`Durability::Buffered`], which the flusher syncs. If too many
-    /// are unsynced, waits for a sync; the next append returns its failure.
+    /// are unsynced, waits for a sync; if that sync fails, the next append returns the error.
     pub(crate) fn appended(&self, bytes: u64) {
         self.wrote(bytes, bytes);
     }
@@ -300,7 +302,7 @@ impl DurabilityState {
         Ok(end)
     }
 
-    /// Fails if another writer may own the folder.
+    /// Fails if the locks of this process no longer keep other writers out of the folder.
     pub(crate) fn check_locks(&self) -> Result<(), LogError> {
         self.env.check_writable()?;
         if let Some(own) = lock(&self.folder_lock).as_ref() {

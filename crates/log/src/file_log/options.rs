@@ -61,22 +61,23 @@ pub struct FileLogOptions {
     /// The most bytes of a segment; rounded to blocks, between [`MIN_SEGMENT_BYTES`] and
     /// [`MAX_SEGMENT_BYTES`].
     pub segment_bytes: u32,
-    /// The maximum memory for the entry offsets of the active segment, which is sealed early when
-    /// they reach it; by default a 32nd of the budget.
+    /// The maximum memory for the entry offsets of the active segment. The segment is sealed early
+    /// when its entry offsets take as much. By default a 32nd of the budget.
     pub entry_offsets_bytes: Option<u64>,
     /// A position that is known to be durable: an entry at or below it is never treated as part of
     /// a torn tail.
     pub known: Option<Position>,
     /// Whether there are background threads that sync appends of [`Durability::Buffered`] and seal
-    /// segments. Without them, waiters and closing sync, and a segment is sealed before the next
-    /// one is due.
+    /// segments. Without them, an append is synced by a thread that waits for it, or by closing,
+    /// and a segment is sealed when the segment after it ends.
     pub background: bool,
     /// The threads of the background jobs; by default the log has its own thread for them.
     pub job_pool: Arc<JobPool>,
     /// The id of a new log; random by default.
     pub id: Option<u128>,
     /// The place at which a new log begins: the GLSN of its first entry, and a time in microseconds
-    /// before that entry's. By default the first GLSN, and no time.
+    /// since 1970 UTC, which is before the time of that entry. By default the first GLSN, and time
+    /// 0.
     pub begin: (Glsn, u64),
     /// The caching of sealed segments, offset tables and blob files when they are read.
     pub caching: Caching,

@@ -148,6 +148,6 @@ fn check_known(log: &OpenLog) -> Result<(), LogError> {
     }
     Err(LogError::Forked {
         glsn: known.glsn,
-        what: "its chain hash differs from the recorded one".to_owned(),
+        what: "the chain hash of the log differs from the recorded one".to_owned(),
     })
 }

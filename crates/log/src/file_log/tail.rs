@@ -28,7 +28,7 @@ use crate::glsn::Glsn;
 /// The end of an open log.
 #[derive(Debug)]
 pub(crate) struct Tail {
-    /// `None` if the log is open read-only.
+    /// `None` if the log is open read-only and not shared.
     order: Option<Mutex<Order>>,
     state: RwLock<TailState>,
     /// The GLSN of the next entry.
@@ -63,7 +63,7 @@ impl Tail {
         Self { order: order.map(Mutex::new), state: RwLock::new(state), next, timestamp }
     }
 
-    /// Locks the order for an append; `ReadOnly` if the log is open read-only.
+    /// Locks the order for an append; `ReadOnly` if the log is open read-only and not shared.
     pub(crate) fn order(&self) -> Result<MutexGuard<'_, Order>, LogError> {
         self.order.as_ref().map(lock).ok_or(LogError::ReadOnly)
     }
@@ -87,8 +87,8 @@ impl Tail {
         Glsn(self.next().0 - 1)
     }
 
-    /// The timestamp of the last record. At least that of every entry below [`Tail::next`], if it
-    /// is read after that.
+    /// The timestamp of the last record. If it is read after [`Tail::next`], it is at least the
+    /// timestamp of every entry below that GLSN.
     pub(crate) fn timestamp(&self) -> u64 {
         self.timestamp.load(Ordering::Acquire)
     }
@@ -100,8 +100,8 @@ impl Tail {
         self.next.store(end.next.0, Ordering::Release);
     }
 
-    /// The offset where the complete records of the segment that begins with `first` end; 0 if it
-    /// is not the active one.
+    /// The offset where the complete records of the segment that begins with `first` end; 0 if that
+    /// segment is not the active one.
     pub(crate) fn end_of(&self, first: Glsn) -> u32 {
         let state = self.read();
         if state.first == first { state.end.offset } else { 0 }

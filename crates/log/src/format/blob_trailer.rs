@@ -27,7 +27,7 @@ const MAGIC: [u8; 8] = *b"PLIMBLOB";
 pub struct BlobTrailer {
     /// The log that it belongs to.
     pub log_id: u128,
-    /// The id by which records name it.
+    /// The reference by which a record names the file.
     pub blob: BlobRef,
 }
 

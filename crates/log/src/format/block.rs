@@ -1,9 +1,9 @@
-//! Checks of a whole block, made once, when it is read from disk.
+//! Checks of a whole block, made once: when the block is read from disk.
 //!
 //! Each fragment is checked by itself and against its predecessor: records follow each other by
-//! GLSN and chain hash, and a fragment that continues in the next block ends at the end of its own.
-//! Readers that cross from one block to the next check that the blocks follow each other: see
-//! `OpenLog::follow` and `FileScan`.
+//! GLSN and chain hash, and a fragment whose record continues in the next block reaches to the end
+//! of its own block. Readers that cross from one block to the next check that the blocks follow
+//! each other: see `OpenLog::follow` and `FileScan`.
 
 use crate::format::fragment::{FRAGMENT_HEADER_BYTES, Found, Fragment, FragmentType, fragment_at};
 use crate::format::record::{Mark, RecordHeader};
@@ -70,8 +70,9 @@ pub fn has_fragment(block: &[u8], from: usize, block_number: u32, segment_seed: 
 /// Zeroes the damaged parts of a block that failed its check, so that its other records can be
 /// read; returns whether a fragment is left.
 ///
-/// The whole segment was written in `epoch`, so no part of it was cut and rewritten, and a fragment
-/// with a valid checksum is the one that was written there. Readers find no record in zeros.
+/// Precondition: the whole segment was written in `epoch`. Then no part of it was cut and
+/// rewritten, so a fragment with a valid checksum is the one that was written there. Readers find
+/// no record in zeros.
 pub fn blank_damage(block: &mut [u8], block_number: u32, segment_seed: u64, epoch: u32) -> bool {
     let Some(block_offset) = block_number.checked_mul(BLOCK_BYTES as u32) else { return false };
     if block.len() != BLOCK_BYTES || (block_number == 0 && SegmentHeader::decode(block).is_err()) {
@@ -114,10 +115,12 @@ struct SoFar {
     epoch: u32,
     /// Whether the last fragment continues in the next block.
     continues: bool,
-    /// Whether no fragment was seen yet, so that one may continue from the block before.
+    /// Whether no fragment of this block was seen yet: only its first one may continue a record of
+    /// the block before.
     begins: bool,
-    /// The required chain hash before the next record, if the last one ends in this block; and the
-    /// GLSN, if it also begins here.
+    /// If the last record ends in this block: the chain hash after it, which the next record must
+    /// continue. If the last record also begins in this block: the GLSN that the next record must
+    /// have.
     next: Option<(Option<Glsn>, u64)>,
 }
 
@@ -125,7 +128,9 @@ impl SoFar {
     /// Adds the next fragment, which ends at `end`; `Err` has the reason that it does not follow.
     fn take(&mut self, fragment: &Fragment<'_>, end: usize) -> Result<(), &'static str> {
         if self.continues {
-            return Err("a fragment after a part that continues in the next block");
+            return Err(
+                "a fragment that follows a part of a record that continues in the next block",
+            );
         }
         if fragment.epoch < self.epoch {
             return Err("a fragment of an earlier epoch: stale bytes");

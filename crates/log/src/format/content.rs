@@ -10,8 +10,8 @@
 //!    and facts that depend on the writer's state (the durable GLSN, the last blob id) are stored
 //!    before [`CONTENT_AT`].
 //! 2. The payload of a record in one fragment is hashed once: the fragment's checksum is this hash
-//!    XOR one of its place (`fragment`). A record in several fragments has its chain hash in each
-//!    but the first, so that readers need not hash it again.
+//!    XOR a hash of the fragment's place (`fragment`). If a record is in several fragments, each
+//!    but the first holds the record's chain hash, so that readers need not hash it again.
 
 use plimsoll_disk::checksum::Running;
 
@@ -75,8 +75,8 @@ impl ContentHash {
         self.take(&EntryHeader { back: self.at as u32, ..header }.encode());
     }
 
-    /// Adds the entries in a fragment's bytes, which continue the bytes added before. They need not
-    /// be valid.
+    /// Adds the entries in a fragment's bytes, which continue the bytes added before. The bytes
+    /// need not be valid.
     pub fn fragment(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             if self.payload_left > 0 {

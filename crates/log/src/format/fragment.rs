@@ -12,10 +12,11 @@
 //! another log all fail the check. `length` is a multiple of 8. Sixteen zero bytes in place of a
 //! header end the block.
 //!
-//! The checksum of a whole record is the hash of its content, which is its chain hash (`content`),
-//! XOR the hash of the bytes before that. A middle or last part begins with the checksum of its
-//! record's first part (`head`) and the record's chain hash. These identify its record, and provide
-//! the chain without hashing the record again.
+//! In a fragment that is a whole record, `checksum` is A XOR B. A is the record's chain hash, the
+//! hash of its content (`content`); B is the seeded hash of the bytes between the checksum and the
+//! content. A middle or last part begins with the checksum of its record's first part (`head`) and
+//! the record's chain hash. These identify its record, and provide the chain without hashing the
+//! record again.
 
 use plimsoll_disk::checksum::checksum;
 
@@ -64,14 +65,14 @@ impl FragmentType {
 /// A checked fragment.
 #[derive(Clone, Copy, Debug)]
 pub struct Fragment<'a> {
-    /// Its part of the record.
+    /// Which part of its record it is.
     pub part: FragmentType,
     /// The epoch in which it was written.
     pub epoch: u32,
     /// Its checksum.
     pub checksum: u64,
     /// The chain hash of its record: for a whole record the hash of its content, for a middle or
-    /// last part the stored one.
+    /// last part the stored one; `None` for a first part and for a mark.
     pub chain: Option<u64>,
     /// The record that a middle or last part continues.
     pub continues: Option<Continues>,
@@ -121,7 +122,7 @@ pub struct FragmentHeader {
     pub epoch: u32,
     /// Bytes of the whole fragment, header included.
     pub bytes: usize,
-    /// Its part of the record.
+    /// Which part of its record it is.
     pub part: FragmentType,
 }
 

@@ -16,15 +16,16 @@
 //! | stream | length | back | index | 16 payload ..., zeros up to a multiple of 8
 //! ```
 //!
-//! Invariant: an entry's header never crosses a fragment; the first one is in the record's first
-//! fragment. `back` is the distance in bytes from the entry's header to its record's header in the
-//! segment; `index` counts the entries of the record, so that an entry's GLSN is known. `body
-//! bytes` is the sum of all entries, headers and padding included. The chain hash of the record
-//! covers its header from `first` on, its references and its entries (`content`).
+//! Invariant: an entry's header never crosses the end of a fragment; the header of the first entry
+//! is in the record's first fragment. `back` is the distance in bytes from the entry's header to
+//! its record's header in the segment; `index` counts the entries of the record, so that an entry's
+//! GLSN is known. `body bytes` is the sum of all entries, headers and padding included. The chain
+//! hash of the record covers its header from `first` on, its references and its entries
+//! (`content`).
 //!
 //! A record of kind 1, a lost record, replaces records that a recovery could not read. Its entries
-//! are of the stream [`StreamId::DROPPED`] and have no content; `read at` holds the chain hash of
-//! the last lost record, from which the chain continues.
+//! are of the stream [`StreamId::DROPPED`] and have no content. Its field `read at` holds the chain
+//! hash of the last record that it replaces, from which the chain continues.
 
 use crate::blob::{BlobId, BlobRef};
 use crate::draft::MAX_BLOBS;
@@ -45,7 +46,7 @@ pub const MARK_BYTES: usize = 24;
 
 /// A plain record.
 pub const KIND_PLAIN: u8 = 0;
-/// A record that replaces dropped ones.
+/// A lost record: it replaces records that a recovery could not read.
 pub const KIND_DROPPED: u8 = 1;
 /// Reserved: a record with a place in a shared order but without effect.
 pub const KIND_VOID: u8 = 2;
@@ -75,7 +76,7 @@ pub struct RecordHeader {
     pub count: u32,
     /// Its blob files.
     pub blobs: u8,
-    /// It replaces dropped records: the chain hash after them.
+    /// In a lost record, the chain hash after the records that it replaces; otherwise `None`.
     pub dropped: Option<u64>,
 }
 
@@ -159,7 +160,7 @@ pub const fn head_bytes(blobs: usize) -> usize {
     RECORD_HEADER_BYTES + blobs * BLOB_REF_BYTES
 }
 
-/// The reason that a record is of a newer version: its reserved kind.
+/// The reason for which a record of this kind, or of a newer format, is rejected.
 fn unknown(kind: u8) -> &'static str {
     match kind {
         KIND_VOID => "a record of kind void (2), which this version does not read",
@@ -193,7 +194,7 @@ pub struct EntryHeader {
     pub payload_bytes: u32,
     /// Distance in bytes from this header to its record's header.
     pub back: u32,
-    /// Entries of the record before it.
+    /// The number of entries before this one in its record.
     pub index: u32,
 }
 

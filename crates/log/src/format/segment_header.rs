@@ -9,11 +9,11 @@
 //! ```
 //!
 //! `previous chain` is the chain hash of the record before `first`, and `previous end` the offset
-//! where the fragments of the segment before this one end (0: there is none): they link the
-//! segments. `timestamp floor` is the timestamp of that record, or an earlier time if the log's
-//! time is restarted here; timestamps increase within a segment. Blob files with ids up to `last
-//! blob` existed when the segment was created. The reserved bytes are zero (room for an encryption
-//! tag). The checksum covers bytes 0 to 120.
+//! where the fragments of the segment before this one end (0: there is none). These two link the
+//! segments. `timestamp floor` is the timestamp of the record before `first`, or an earlier time if
+//! the log's time is restarted here; timestamps increase within a segment. Blob files with ids up
+//! to `last blob` existed when the segment was created. The reserved bytes are zero (room for an
+//! encryption tag). The checksum covers bytes 0 to 120.
 
 use plimsoll_disk::checksum::checksum;
 
@@ -36,9 +36,10 @@ pub struct SegmentHeader {
     pub epoch: u32,
     /// GLSN of its first entry.
     pub first: Glsn,
-    /// Chain hash of the record before its first.
+    /// Chain hash of the record before its first record.
     pub previous_chain: u64,
-    /// Timestamp of the record before its first; 0 if there is none.
+    /// Timestamp of the record before its first record, or an earlier time if the log's time is
+    /// restarted here; 0 if there is no such record.
     pub timestamp_floor: u64,
     /// The highest blob file id given out when it was created.
     pub last_blob_id: u64,
@@ -114,8 +115,8 @@ pub(crate) fn check_format(version: u32, incompatible: u32) -> Result<(), String
     }
     if version < FORMAT_VERSION {
         return Err(format!(
-            "the log is of format {version}, which no published version wrote; this one reads \
-             format {FORMAT_VERSION}: copy the data out with the version that wrote it"
+            "the log is of format {version}, which no published version wrote; this version \
+             reads format {FORMAT_VERSION}: copy the data out with the version that wrote it"
         ));
     }
     let unknown = incompatible & !KNOWN_INCOMPATIBLE;

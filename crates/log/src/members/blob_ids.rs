@@ -25,7 +25,7 @@ impl BlobIds {
         self.table.word(BLOB_MARK)
     }
 
-    /// Sets that id, while this is the first member.
+    /// Sets the id of [`BlobIds::last_blob_id`]. Only the first member calls this.
     pub(crate) fn set_last_blob_id(&self, id: u64) {
         self.table.words.words()[BLOB_MARK].store(id, Ordering::SeqCst);
     }

@@ -1,10 +1,10 @@
 //! One memory limit for all members, and how it is divided among them.
 //!
-//! Each member has a share: the bytes that it wants, or an equal part of what remains after the
-//! members that want less. A member shrinks as soon as its share shrinks, and then publishes its
-//! new size. It grows only into memory that no other member has, which it determines while no other
-//! member joins, leaves or grows. So the sum of all budgets is within the total at any time, even
-//! while members join and leave.
+//! Each member has a share: the bytes that it wants, but at most an equal part of the memory that
+//! remains after the members that want less have got theirs. A member shrinks as soon as its share
+//! shrinks, and then publishes its new size. It grows only into memory that no other member has,
+//! which it determines while no other member joins, leaves or grows. So the sum of all budgets is
+//! within the total at any time, even while members join and leave.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -166,18 +166,19 @@ impl Budgets {
         self.table.notify();
     }
 
-    /// Publishes that this member keeps the budget that it had before [`Budgets::grow`]. Does not
-    /// wake anyone, because this member would wake itself and try to grow again and again. A member
-    /// that got less memory meanwhile checks again soon.
+    /// Publishes that this member keeps the budget that it had before [`Budgets::grow`]. Wakes
+    /// nobody: it would wake this member too, which would try to grow again and again. Another
+    /// member whose growth this one blocked meanwhile checks again soon by itself.
     pub fn has_not_grown(&self, bytes: u64) {
         self.table.set(SlotWord::Budget, bytes);
     }
 
-    /// Tries to get this member's whole share of memory; returns its budget from now on. Not called
-    /// while it joins or leaves.
+    /// Tries to get this member's whole share of memory; returns its budget from now on, or `None`
+    /// if there is no total or this process has no slot. Not called while it joins or leaves.
     ///
     /// # Errors
-    /// The system; `Stalled` if another member joins, leaves or grows; the caller retries.
+    /// An error of the operating system; `Stalled` if another member joins, leaves or grows, after
+    /// which the caller retries.
     pub fn grow(&self) -> Result<Option<u64>, LogError> {
         let Some(total) = self.memory_total().filter(|_| self.table.has_slot()) else {
             return Ok(None);
@@ -196,8 +197,8 @@ impl Budgets {
     }
 }
 
-/// The share of a member that wants `wanted`, where `wants` holds the wishes of all: an equal part
-/// of what remains after the members that want less.
+/// The share of a member that wants `wanted`, where `wants` has the bytes that each member wants
+/// (see the top of this file).
 fn share_of(total: u64, wants: &[u64], wanted: u64) -> u64 {
     let mut wants = wants.to_vec();
     wants.sort_unstable();

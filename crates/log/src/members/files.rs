@@ -105,7 +105,7 @@ impl Files {
     /// milliseconds.
     ///
     /// # Errors
-    /// `Format` if one has; the system.
+    /// An error of the operating system, also if a file has lost its name.
     pub(crate) fn check_files(&self) -> Result<(), LogError> {
         if !self.health.is_time_to_check(CHECK_NANOS) {
             return Ok(());
@@ -124,8 +124,8 @@ impl Files {
         self.keeper.check_keeper_lock()
     }
 
-    /// As [`Files::check_files`], of the words alone, for a read-only process, whose words file
-    /// may have been replaced.
+    /// As [`Files::check_files`], but for a read-only process: checks only the file of the words,
+    /// which may have been replaced.
     pub(super) fn check_followed(&self) -> Result<(), LogError> {
         if !self.health.is_time_to_check(READER_CHECK_NANOS) {
             return Ok(());

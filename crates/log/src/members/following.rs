@@ -1,10 +1,10 @@
 //! Processes that follow a shared store and only read.
 //!
-//! A read-only process that may write to the words has a slot like every member, and what it
-//! publishes there as needed is retained. One that may not write to the words only watches:
-//! versions that it reads may be dropped, and its reads then fail. Neither takes part in ordering
-//! commits: they do not hold the store's lock, take no turn, and are never the keeper. They do not
-//! count in deciding which member is the first or the last.
+//! A read-only process that may write to the words has a slot like every member, and the members
+//! retain the data that it publishes there as needed. One that may not write to the words only
+//! watches: versions that it reads may be dropped, and its reads then fail. Neither takes part in
+//! ordering commits: they do not hold the store's lock, take no turn, and are never the keeper.
+//! They do not count in deciding which member is the first or the last.
 //!
 //! Invariant: a read-only process loads durable records only, because a record that is ordered and
 //! not durable may be gone after all members have ended.
@@ -27,11 +27,11 @@ use crate::members::words::{
     INSTANCE, LAST, LAYOUT, MAGIC, READER_BELL, SLOT_WORDS, SLOTS, STATE, Slot, SlotWord, WORDS,
 };
 
-/// The value of the words while a process has the store open alone.
+/// The value of the word `MAGIC` while a process has the store open alone.
 const ALONE: u64 = 1;
 
-/// The amount that a process adds to the instance when it opens the store alone. A first member
-/// adds 1.
+/// The amount that a process adds to the word `INSTANCE` when it opens the store alone (1 in the
+/// upper half). The first of several members adds 1 (in the lower half).
 const OPENED_ALONE: u64 = 1 << 32;
 
 /// The members that a read-only process follows.
@@ -98,8 +98,8 @@ impl Following {
             };
         }
         self.files.check_followed()?;
-        // A first member never leaves the words in one of these states, because it keeps the
-        // durable end, and writes the last word before word 0.
+        // A first member never leaves the words in one of the two states below, because it keeps
+        // the durable end, and writes the last word before word 0.
         let (last, first) = (self.table.word(LAST), self.table.word(MAGIC));
         let are_lost = (first == LAYOUT && last != LAYOUT)
             || (first == 0 && self.marks.durable().next == Glsn::NONE);
@@ -157,7 +157,7 @@ impl Following {
 /// processes that followed other members, because its commits are not published to them.
 ///
 /// # Errors
-/// The system.
+/// An error of the operating system.
 pub fn notify_readers_of_lone_process(disk: &dyn Disk, store: &Path) -> Result<(), LogError> {
     let file = store.join(WORDS_FILE);
     if disk.entry(&file)?.is_none() {

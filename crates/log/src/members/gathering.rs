@@ -10,10 +10,11 @@ use plimsoll_disk::clock::Clock;
 use crate::members::table::Table;
 use crate::members::words::Gathered;
 
-/// The longest that a sync waits for the processes of the last group.
+/// The longest time for which a sync waits for the processes of the last group.
 const GATHER_NANOS: u64 = 50_000;
 
-/// Yields after which the sync begins anyway, because a simulated clock may not advance.
+/// The number of yields after which the sync begins anyway, because a simulated clock might not
+/// advance.
 const GATHER_YIELDS: u32 = 200;
 
 /// The processes that wait for one kind of service.

@@ -11,9 +11,9 @@ use crate::members::syncs::Syncs;
 use crate::members::table::{Access, Table};
 use crate::members::words::POISON;
 
-/// A value of the word for a poisoned log: a sync failed.
+/// A value of the word `POISON`: a sync failed.
 const SYNC_FAILED: u64 = 1;
-/// As [`SYNC_FAILED`]: a shared file lost its name.
+/// A value of the word `POISON`: a shared file lost its name.
 const FILE_LOST: u64 = 2;
 
 /// The health of the log, as all members see it.

@@ -4,8 +4,8 @@
 //! and then checks whether another member holds the files. A member that takes a hold first
 //! publishes the hold, and then reads the GLSNs that others have published. So at least one of the
 //! two sees the other, and the holder need not wait for a member that was suspended while removing.
-//! The holder treats the published part of the log as gone. No record and no run names a blob file
-//! that is removed meanwhile, now or later.
+//! The holder treats the published part of the log as gone. A blob file that is removed in spite of
+//! the hold is one that no record and no run names, now or later.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -22,7 +22,8 @@ use crate::members::words::{REMOVED, SLOTS, STATE, SlotWord};
 /// suspended member, or removes very many files.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Files are being removed, but no part of the log is being freed yet.
+/// A value of `SlotWord::Removing`: files are being removed, but no part of the log is being freed
+/// yet.
 const REMOVES: u64 = 1;
 
 /// A hold: while it exists, no other member removes files.
@@ -106,7 +107,7 @@ impl Holds {
         let removed = if self.are_files_held() { None } else { Some(remove(&Removal(self))) };
         self.table.set(SlotWord::Removing, 0);
         if self.removed() != before {
-            // Wake members that have the removed files open, since these still use space.
+            // Wake members that have the removed files open, because open files still use space.
             self.table.notify();
         }
         removed

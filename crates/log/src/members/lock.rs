@@ -49,9 +49,9 @@ impl Places {
 /// The outcome of an attempt to acquire a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Got {
-    /// Its last holder released it.
+    /// It was acquired; its last holder had released it.
     Clean,
-    /// Its last holder ended or failed while it held the lock.
+    /// It was acquired; its last holder had ended or failed while it held the lock.
     Abandoned,
     /// It was not acquired, because its purpose has been achieved already.
     Needless,
@@ -107,7 +107,7 @@ impl MemberLock {
             if is_needless() {
                 return Ok(Got::Needless);
             }
-            // With a timeout of zero it never sleeps.
+            // With a timeout of zero this loop never sleeps.
             if self.clock.monotonic_nanos().saturating_sub(begun) >= timeout {
                 return Err(self.stalled());
             }
@@ -250,8 +250,8 @@ mod tests {
 
     const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
-    /// Joins while another process joins, which needs `seconds` and reports every second that it
-    /// works, up to the given second. Returns the result and the seconds that passed.
+    /// Joins while another process joins, which needs `seconds` and reports in each of the first
+    /// `reports` seconds that it works. Returns the result and the seconds that passed.
     fn join_beside(seconds: u64, reports: u64) -> (Result<(), LogError>, u64) {
         let (disk, begun) = (LyingDisk::new(1), 1_700_000_000_000_000);
         let clock = Arc::new(ManualClock::new(begun));

@@ -43,7 +43,7 @@ impl Marks {
         Glsn(self.table.word(LOG_FIRST))
     }
 
-    /// The log begins here from now on.
+    /// Publishes that the log begins at `first` from now on.
     pub(crate) fn set_log_first(&self, first: Glsn) {
         self.table.words.words()[LOG_FIRST].fetch_max(first.0, Ordering::SeqCst);
     }
@@ -61,7 +61,7 @@ impl Marks {
     /// The last entry of the log, whichever member ordered it.
     ///
     /// # Errors
-    /// `Format` if the words are lost.
+    /// If the words are lost, the error of `Table::check_words`.
     pub fn newest_ordered(&self) -> Result<Glsn, LogError> {
         let last = Glsn(self.next().0.saturating_sub(1));
         if self.table.are_words_whole() { Ok(last) } else { Err(self.table.lost_words()) }
@@ -82,12 +82,14 @@ impl Marks {
         Glsn(self.durable().next.0.saturating_sub(1))
     }
 
-    /// The maximum number of entries of a segment: the smallest limit of any member's memory.
+    /// The maximum number of entries of a segment: the smallest of the limits that the memory of
+    /// each member sets.
     pub(crate) fn entries_max(&self) -> u32 {
         self.table.word(ENTRIES_MAX) as u32
     }
 
-    /// Lowers that maximum to the number of entries that this member's memory allows.
+    /// Lowers the maximum of [`Marks::entries_max`] to `most`, the number of entries that this
+    /// member's memory allows.
     pub(crate) fn allow_entries(&self, most: u32) {
         let most = u64::from(most);
         let lower = |now: u64| (now == 0 || now > most).then_some(most);

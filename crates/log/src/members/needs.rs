@@ -30,7 +30,7 @@ impl Needs {
         let (_, before, _) = self.own_needs();
         self.table.set(SlotWord::Checkpoint, checkpoint.0);
         if (before.next()..=checkpoint).contains(&self.marks.close_requested()) {
-            // The keeper may free the log now.
+            // The keeper asked for this, and can free the log now.
             self.table.notify();
         }
     }
@@ -52,9 +52,9 @@ impl Needs {
         self.table.set(SlotWord::Applied, applied.0);
     }
 
-    /// Keeps other members from freeing the log from `from` on, also after it was applied;
-    /// [`Glsn::MAX`]: no longer. A removal that another member has begun before may free it
-    /// nevertheless, unless the caller holds the files ([`crate::members::holds::Holds`]).
+    /// Keeps other members from freeing the log from `from` on, even the part that this member has
+    /// applied; [`Glsn::MAX`] ends this. A removal that another member has begun earlier can still
+    /// free it, unless the caller holds the files ([`crate::members::holds::Holds`]).
     pub fn hold_log(&self, from: Glsn) {
         self.table.set(SlotWord::LogHeld, from.0);
     }

@@ -1,4 +1,4 @@
-//! Posts: records that members leave in shared memory, so that one of them orders them all in one
+//! Posts: records that members leave in shared memory, so that one member orders all of them in one
 //! turn (*flat combining*: Hendler, Incze, Shavit and Tzafrir, 2010).
 //!
 //! Each slot has a few cells, and a word with a bit for each: the bit is set while the cell holds a
@@ -99,8 +99,8 @@ pub(crate) struct Post<'a> {
 impl Post<'_> {
     /// The answer, once it is final: a GLSN counts only when it is durable.
     pub(crate) fn answer(&self) -> Answer {
-        // Read the durable GLSN first. Otherwise it could belong to another record, to which the
-        // GLSN was assigned after it was taken back from this post.
+        // Read the durable GLSN first. Otherwise the durable record at the answer's GLSN could be
+        // another one, to which the GLSN was assigned after it was taken back from this post.
         let durable = self.posts.marks.durable().next;
         match self.posts.post_answer(self.cell) {
             Answer::Claimed => Answer::None,
@@ -159,8 +159,8 @@ impl Posts {
         }
     }
 
-    /// Posts a record of one entry, read at `read_at`, whose owner has applied the log up to
-    /// `known`. `None` if there is no room.
+    /// Posts a record of one entry, whose transaction read at `read_at`. This member has applied
+    /// the log up to `known`. `None` if there is no room, or if this member may not post now.
     pub(crate) fn post(&self, parts: &[&[u8]], read_at: Glsn, known: Glsn) -> Option<Post<'_>> {
         let len = parts.iter().map(|part| part.len()).sum::<usize>();
         if len > POST_BYTES_MAX || !self.may_post() || self.is_posting_stalled() {
@@ -175,7 +175,8 @@ impl Posts {
         };
         self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).ok()?;
         if posted.load(Ordering::Acquire) & (1 << index) != 0 {
-            // Another thread used the cell meanwhile; it gets its answer before the bit is cleared.
+            // Another thread used the cell meanwhile, and got its answer before the bit was
+            // cleared.
             self.used.fetch_and(!(1 << index), Ordering::AcqRel);
             return None;
         }
@@ -225,8 +226,9 @@ impl Posts {
         })
     }
 
-    /// Whether the process that posted this is alive. A post of a process that has ended is never
-    /// ordered, however late its end is detected: its owner, if it is alive, orders it by itself.
+    /// Whether the process that posted this is alive. If it has ended, its post is never ordered,
+    /// even if no member has noticed the end yet. A living owner whose lock file was replaced
+    /// counts as ended; it orders the record by itself.
     pub(crate) fn is_owner_there(&self, cell: Cell) -> bool {
         self.slots.is_alive(cell.slot)
     }
@@ -331,15 +333,15 @@ impl Posts {
     /// Takes the lock of posts, unless `post` gets its answer first.
     ///
     /// # Errors
-    /// `Stalled`, the system.
+    /// `Stalled`, the operating system.
     pub(crate) fn take_posting(
         &self,
         post: Cell,
         is_needless: &dyn Fn() -> bool,
     ) -> Result<Got, LogError> {
         // A post without an answer belongs to the group after the last closed one, or to a later
-        // group; in that case its owner is woken once needlessly. A post that is ordered and not
-        // durable yet belongs to the group that was begun last.
+        // group; in the latter case its owner is woken once needlessly. A post that is ordered and
+        // not durable yet belongs to the group that was begun last.
         let queue = || {
             // Read this before the answer. Otherwise a group could close in between.
             let next = self.table.word(GROUP_WHOLE) + 1;
@@ -392,7 +394,7 @@ impl Posts {
         is_stalled
     }
 
-    /// Releases the lock of posts, to an owner of the next group.
+    /// Releases the lock of posts, and wakes the owner of a post of the next group.
     pub(crate) fn release_posting(&self) {
         self.posting.release_to(post_queue(self.table.word(GROUP_WHOLE) + 1));
     }

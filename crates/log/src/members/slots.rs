@@ -34,8 +34,8 @@ pub struct Member {
     pub is_here: bool,
     /// The GLSN below which it frees the log, while it removes files of the log.
     pub removes_below: Option<Glsn>,
-    /// The last GLSN that it had applied at its last report, which is twice a second while commits
-    /// are made.
+    /// The last GLSN that it had applied at its last report. It reports twice a second while
+    /// commits are made.
     pub applied: Glsn,
     /// Its memory budget in bytes.
     pub budget_bytes: u64,
@@ -53,7 +53,7 @@ impl Slots {
         Self { table: Arc::clone(table), slot_locks: [const { OnceLock::new() }; SLOTS] }
     }
 
-    /// Fails unless a lock is on the recorded file, if one is recorded.
+    /// Fails if the word `at` records a file, and `lock` is on another file.
     pub(super) fn compare(
         &self,
         at: usize,
@@ -136,8 +136,8 @@ impl Slots {
     /// The other living members; slots of members that have ended are cleared.
     ///
     /// # Errors
-    /// `Format` if the words or the file of a member's lock are lost; otherwise an error
-    /// of the operating system.
+    /// `Format` if the words were overwritten, or if the file of a member's lock was replaced; an
+    /// error of the operating system.
     pub fn others(&self) -> Result<Vec<Member>, LogError> {
         let mut others = Vec::new();
         for slot in self.table.others_in_words() {
@@ -170,7 +170,7 @@ impl Slots {
     }
 
     /// The number of members that ended while they may have been writing blob files, and so may
-    /// have left unnamed ones.
+    /// have left blob files that no record names.
     pub fn leftovers(&self) -> u64 {
         self.table.word(LEFTOVERS)
     }
@@ -182,7 +182,7 @@ impl Slots {
     /// The living members that write.
     ///
     /// # Errors
-    /// The system.
+    /// An error of the operating system.
     pub fn writers(&self) -> Result<Vec<Member>, LogError> {
         let mut writers = self.others()?;
         writers.retain(|member| !member.is_reader);
@@ -205,8 +205,9 @@ impl Slots {
         })
     }
 
-    /// Whether the process of a slot is alive, however late its end is detected. False if the file
-    /// of its lock is not the recorded one.
+    /// Whether the process of a slot is alive. Tries the slot's lock, because the slot's words name
+    /// a killed process until some member notices its end. False if the file of that lock is not
+    /// the recorded one.
     pub(super) fn is_alive(&self, slot: usize) -> bool {
         if slot == self.table.slot {
             return true;

@@ -20,7 +20,7 @@ pub struct Syncs {
     table: Arc<Table>,
     marks: Arc<Marks>,
     posts: Arc<Posts>,
-    /// Held across a sync, under the log's own.
+    /// Held during a sync, which takes the log's own right to sync first.
     pub(crate) sync: MemberLock,
     /// The processes that wait for the next sync.
     pub(crate) gathering: Gathering,

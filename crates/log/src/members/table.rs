@@ -26,7 +26,7 @@ pub enum Access {
     Writes,
     /// It reads, and has a slot.
     Reads,
-    /// It reads, and may not write to the words.
+    /// It reads, and has no right to write to the words; so it has no slot.
     Watches,
 }
 
@@ -108,7 +108,8 @@ impl Table {
     /// Fails if the words are lost.
     ///
     /// # Errors
-    /// `Format`, with the reason.
+    /// `Format` if the words were overwritten; an error of the operating system if their file was
+    /// removed, replaced or truncated.
     pub(crate) fn check_words(&self) -> Result<(), LogError> {
         if self.are_words_whole() { Ok(()) } else { Err(self.lost_words()) }
     }
@@ -179,7 +180,7 @@ impl Table {
         self.access != Access::Writes
     }
 
-    /// Whether other members retain the data that this process reads.
+    /// Whether this process has a slot, so that other members retain the data that it reads.
     pub fn has_slot(&self) -> bool {
         self.slot < SLOTS
     }

@@ -10,7 +10,7 @@ use crate::members::tries::Tries;
 /// The locks of the turn.
 pub struct Turns {
     table: Arc<Table>,
-    /// Held by an append, under the log's own order.
+    /// The lock of the turn: an append takes it before the log's own order.
     pub(crate) turn: MemberLock,
     own_turn: Mutex<()>,
     pub(crate) tries: Tries,
@@ -22,13 +22,14 @@ impl Turns {
         Self { table: Arc::clone(table), turn, own_turn, tries: Tries::default() }
     }
 
-    /// The process's own part of the turn, which is taken before the members' part.
+    /// The part of the turn that orders the threads of this process. A thread takes it before the
+    /// lock of the turn.
     pub(crate) fn own_turn(&self) -> MutexGuard<'_, ()> {
         self.own_turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`Turns::own_turn`]; `None` if the thread that holds it has waited for another member
-    /// longer than the timeout of a turn.
+    /// As [`Turns::own_turn`]; `None` if it is not free within the timeout of a turn, because the
+    /// thread that holds it waits for another member.
     pub(crate) fn own_turn_if_free_soon(&self) -> Option<MutexGuard<'_, ()>> {
         for _ in 0..self.table.timeout.as_millis().max(1) {
             match self.own_turn.try_lock() {

@@ -9,9 +9,9 @@
 //! |---|---|---|
 //! | 0 | the layout; 0 during initialization | the first member, under `join`; a lone process |
 //! | 1 to 6 | requests to the keeper | asked: any; done and failed: the keeper |
-//! | 7 | the generation of keepers | a process that replaces one, with the next one's lock |
+//! | 7 | the generation of keepers | a process that replaces a keeper, with the next lock |
 //! | 8 to 20 | the end of the log | the holder of `turn` |
-//! | 21 | the instance: first members (lower half), lone processes (upper) | as word 0; raised |
+//! | 21 | the instance: first members (lower half) and lone processes (upper) | as word 0; raised |
 //! | 22 | up to where memtables are to be closed | the keeper, or a former one; raised |
 //! | 23 | members rest until the next sync of a commit | set: any; cleared: holder of `sync` |
 //! | 24 to 32 | what is durable | the holder of `sync`; the first member, under `join` |
@@ -31,7 +31,7 @@
 //! | 59, 63 | wanted flush, wanted trim | any; raised |
 //! | 60 | changes that members are notified of | any |
 //! | 61 | the first GLSN of the log | a trimming member; raised |
-//! | 62 | the memory of all | a joining member, under `join` |
+//! | 62 | the memory of all members | a joining member, under `join` |
 //! | from 64 | the slots | the member; its process: cleared by the next owner of its lock |
 //! | then 8 | `posting`, two pairs of waiters and bell, two groups | `turn`; holder of `posting` |
 //! | then 2, at 8 | processes that wait for posts | arrived: any; expected: holder of `posting` |
@@ -47,8 +47,9 @@
 //! A lone process has the store for itself. A raised or lowered word never changes in the other
 //! direction.
 //!
-//! The first member clears all words but 21, 24 to 32, 56, 57 and 60, and the slots of processes
-//! that have ended.
+//! The first member clears the slots of processes that have ended, and all words outside the slots
+//! except 21, 24 to 32, 56, 57, 60, the cells and the last one. Word 62 stays if read-only
+//! processes have the store open.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{Ordering, fence};
@@ -63,7 +64,8 @@ use crate::members::lock::{Places, WaitQueue};
 pub(super) const GENERATION: usize = 7;
 /// Version of the words' layout; also shows that the words are initialized.
 pub(super) const LAYOUT: u64 = 0x706c_696d_6d62_000d;
-/// In the keeper's word: this member is preparing, and is not the keeper yet.
+/// A bit of the keeper's word: the member that the word names is preparing, and is not the keeper
+/// yet.
 pub(super) const PREPARES: u64 = 1 << 32;
 /// The version of the layout; shows that the words are complete.
 pub(super) const MAGIC: usize = 0;
@@ -86,8 +88,8 @@ pub(super) const READER_BELL: usize = 57;
 pub(super) const MANIFEST: usize = 58;
 pub(super) const FLUSH_WANTED: usize = 59;
 pub(super) const STATE: usize = 60;
-/// Raised by 1 whenever a first member initializes the words, and by 2^32 when a process opens the
-/// store alone.
+/// The *instance* of the words: raised by 1 whenever a first member initializes the words, and by
+/// 2^32 when a process opens the store alone.
 pub(super) const INSTANCE: usize = 21;
 /// Memtables that hold anything up to this GLSN must be closed.
 pub(super) const CLOSE_WANTED: usize = 22;
@@ -118,7 +120,7 @@ pub(super) const TRIM: Request = Request { asked: 4, done: 5, failed: 6 };
 /// Slots of members.
 pub(crate) const SLOTS: usize = 64;
 pub(super) const SLOTS_AT: usize = 64;
-/// A slot has its own cache line.
+/// The words of a slot. There are so many that no two slots share a cache line.
 pub(super) const SLOT_WORDS: usize = 16;
 pub(super) const SLOTS_END: usize = SLOTS_AT + SLOTS * SLOT_WORDS;
 
@@ -166,7 +168,7 @@ pub(crate) struct Gathered {
     pub(super) expected: usize,
 }
 
-/// The words of a kind of request to the keeper, which are numbered.
+/// The words of one kind of request to the keeper. The requests of a kind are numbered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     /// The number of the last request.
@@ -196,7 +198,8 @@ pub(super) enum SlotWord {
     Checkpoint,
     BlobPin,
     Since,
-    /// The number of threads that read all files now, so that no file may be removed.
+    /// The number of threads that read all files now; while there are any, no other member removes
+    /// a file.
     Holds,
     /// The GLSN below which this member frees the log, while it removes files; 0 if it removes
     /// none.
@@ -314,8 +317,8 @@ impl<const N: usize> Published<N> {
             let version = words[self.at].load(Ordering::Acquire);
             let from = self.copy_at(version);
             let read = std::array::from_fn(|i| words[from + i].load(Ordering::Relaxed));
-            // If a word of a later version was read above, that version, or the one before it, is
-            // seen here.
+            // If a word of a later version was read above, the load below sees that version or the
+            // one before it, so it differs from `version`.
             fence(Ordering::Acquire);
             if words[self.at].load(Ordering::Relaxed) == version {
                 return read;

@@ -22,7 +22,8 @@ pub const STEP_BYTES: u64 = 16 << 10;
 
 /// The account.
 pub struct Account {
-    /// The sum of all charges, including those about to be made.
+    /// The sum of all charges, including those that are not covered yet because [`Account::add`] is
+    /// asking the budget.
     charged: AtomicU64,
     /// Bytes that may be charged without asking the budget: the lease's bytes, or less while it
     /// shrinks.

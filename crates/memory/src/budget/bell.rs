@@ -1,4 +1,4 @@
-//! The bell: wakes the evictor when room runs short.
+//! The bell: wakes the evictor when room (free frames or free chunks) runs short.
 //!
 //! ```text
 //! evictor:   arm, check once more, sleep

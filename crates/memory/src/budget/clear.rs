@@ -20,7 +20,8 @@ use crate::arena::CHUNKS_PER_BLOCK;
 use crate::mapping::MAPPING_ALIGN;
 use crate::sync::Ordering;
 
-/// A quarter of the budget's `limit` chunks, at most 16 MiB.
+/// The number of never-taken chunks that pre-faulting leaves untouched: a quarter of the budget's
+/// `limit` chunks, at most 16 MiB.
 fn never_taken_min(limit: usize) -> usize {
     (limit / 4).min((16 << 20) / CHUNK_BYTES)
 }

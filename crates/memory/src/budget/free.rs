@@ -1,4 +1,4 @@
-//! The free chunks, in the order in which they were released.
+//! The free chunks, as a queue with two ends: released chunks are added to the back.
 //!
 //! Chunks that were never taken are stored as a range of numbers, so that the cost of making a
 //! budget does not depend on its size.
@@ -52,13 +52,13 @@ impl Free {
         self.back.push_back(id);
     }
 
-    /// Takes the chunk that was released first.
+    /// Takes the chunk at the front.
     pub(super) fn pop_front(&mut self) -> Option<u32> {
         let from_fresh = || self.fresh.next_back();
         self.front.pop_front().or_else(from_fresh).or_else(|| self.back.pop_front())
     }
 
-    /// Takes the chunk that was released last.
+    /// Takes the chunk at the back: the one that was released last, if any.
     pub(super) fn pop_back(&mut self) -> Option<u32> {
         let from_fresh = || self.fresh.next();
         self.back.pop_back().or_else(from_fresh).or_else(|| self.front.pop_back())
@@ -74,8 +74,8 @@ impl Free {
         self.back.len()
     }
 
-    /// Takes the never-taken chunks that [`Free::pop_back`] would take first, to the end of their
-    /// block.
+    /// Takes the never-taken chunks that [`Free::pop_back`] would take first, up to the end of
+    /// their block.
     pub(super) fn pop_never_taken_block(&mut self) -> Range<u32> {
         let start = self.fresh.start;
         self.fresh.start =
@@ -83,7 +83,8 @@ impl Free {
         start..self.fresh.start
     }
 
-    /// Takes up to `count` never-taken chunks, if [`Free::pop_front`] would take those.
+    /// Takes up to `count` never-taken chunks if [`Free::pop_front`] would take these next;
+    /// otherwise none.
     pub(super) fn pop_fresh(&mut self, count: usize) -> Range<u32> {
         if !self.front.is_empty() {
             return 0..0;

@@ -8,7 +8,8 @@ use super::{Backing, Budget, Inner, Kind, OutOfBudget, State};
 use crate::mapping::Mapping;
 use crate::sync::{MutexGuard, Ordering};
 
-/// Batch size for requests to reclaimers, so that others can use the pool between batches.
+/// The most chunks requested from the reclaimers at once, so that other threads can use the pool
+/// between two requests.
 pub(super) const RECLAIMED_AT_ONCE: usize = 16;
 
 /// Chunks given to the system per acquisition of the lock.
@@ -147,8 +148,8 @@ impl Inner {
         }
     }
 
-    /// Gives memory to the system ahead of time: that of the `count` free chunks that are retired
-    /// next, except for the last batch. Releases the lock between batches. The chunks stay free;
+    /// Returns memory to the system ahead of time: the memory of the next `count` free chunks to be
+    /// retired, except for the last batch. Releases the lock between batches. The chunks stay free;
     /// retiring them later is then cheap. Chunks that were never taken are skipped, because they
     /// have no memory yet, and retiring them is cheap anyway.
     fn decommit_ahead<'a>(
@@ -198,7 +199,7 @@ impl Inner {
         self.by_kind[kind as usize].fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Takes the free chunk that was returned longest ago, and gives its memory to the system.
+    /// Takes the free chunk at the front, and returns its memory to the system.
     pub(super) fn decommit_one(&self, state: &mut State) -> Option<u32> {
         let id = state.free.pop_front()?;
         self.decommit(state, id);

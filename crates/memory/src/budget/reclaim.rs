@@ -8,8 +8,8 @@ use crate::sync::MutexGuard;
 
 /// A holder of memory that can give some back on request.
 pub trait Reclaim: Send + Sync {
-    /// Releases up to `chunks` chunks (by dropping them) and returns how many. Must not take
-    /// memory from the budget, and must not wait for a thread that might.
+    /// Releases up to `chunks` chunks (by dropping them) and returns how many. Must not take memory
+    /// from the budget, and must not wait for a thread that might take some.
     fn reclaim(&self, chunks: usize) -> usize;
 }
 
@@ -42,8 +42,9 @@ impl Budget {
 }
 
 impl Inner {
-    /// Releases the lock, asks for `chunks`, and locks again. Returns `Err` if no reclaimer gave
-    /// any and none is free.
+    /// Releases the lock and obtains free chunks: from the spare mappings if there are any,
+    /// otherwise up to `chunks` from the lenders or the reclaimers. Then locks again. Returns `Err`
+    /// if none gave any, and no more chunks are free than before.
     pub(super) fn reclaim<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -69,12 +70,12 @@ impl Inner {
             .filter_map(Weak::upgrade)
             .collect();
         let given = reclaimers.iter().any(|reclaimer| reclaimer.reclaim(chunks) > 0);
-        // Drop them without the lock, because this may be the last owner of a reclaimer, whose drop
-        // takes the lock to return its memory.
+        // Drop these references while the lock is not held: one may be the last, and dropping a
+        // reclaimer takes the lock to return its memory.
         drop(reclaimers);
         let state = self.lock();
         // Another thread, such as the evictor or a reclaimer asked by another caller, may have
-        // freed some meanwhile.
+        // freed chunks meanwhile.
         if given || state.free.len() > before { Ok(state) } else { Err(state) }
     }
 

@@ -16,8 +16,8 @@ use crate::sync::{MutexGuard, Ordering};
 /// Why a budget could not be resized. The budget is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResizeError {
-    /// The request exceeds the address space that was reserved when the budget was made (or is
-    /// zero).
+    /// The request is less than one chunk, or exceeds the address space that was reserved when the
+    /// budget was made.
     BeyondCeiling {
         /// The requested size.
         wanted_bytes: u64,
@@ -96,7 +96,8 @@ impl Inner {
                 (1.., _) if !state.free.is_empty() => {
                     self.decommit_some(state, over.min(DECOMMIT_BATCH))
                 }
-                // The remaining chunks were retired for the lease.
+                // The rest of the surplus is retired for the lease, and is decommitted once the
+                // lease has shrunk (below).
                 (1.., 0) => break,
                 _ => match self.reclaim(state, short.min(RECLAIMED_AT_ONCE)) {
                     Ok(state) => state,
@@ -155,7 +156,8 @@ impl Inner {
         self.lock()
     }
 
-    /// Restores the former size after a failed reduction: `short` chunks are missing.
+    /// Restores the size of `before` chunks after a failed resize, which would have needed `short`
+    /// more free chunks.
     fn resize_back(
         &self,
         mut state: MutexGuard<'_, State>,

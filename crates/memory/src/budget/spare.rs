@@ -34,8 +34,8 @@ impl Inner {
         Ok(Some(mapping))
     }
 
-    /// Keeps a mapping that was charged as `kind` as a spare, if the spares have room for it and no
-    /// thread waits for memory.
+    /// Keeps a mapping, which is charged as `kind` so far, among the spares if they have room for
+    /// it and no thread waits for memory. Otherwise returns it.
     pub(super) fn keep_spare(&self, kind: Kind, mapping: Mapping) -> Result<(), Mapping> {
         if self.origin.is_foreign() {
             return Err(mapping);
@@ -56,7 +56,7 @@ impl Inner {
         self.by_kind[now as usize].fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Gives spare mappings to the system, then their charge to the budget.
+    /// Unmaps spare mappings, then returns their charge to the budget.
     pub(super) fn release_spare(&self, spare: Vec<Mapping>) -> MutexGuard<'_, State> {
         let bytes = spare.iter().map(|mapping| mapping.bytes() as u64).sum();
         drop(spare);

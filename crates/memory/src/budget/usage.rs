@@ -16,9 +16,9 @@ pub enum Kind {
     WriteSet,
     /// Reads of open transactions.
     ReadSet,
-    /// Records not yet written to the log, and its tail.
+    /// Records not yet written to the log's files, and the tail of the log.
     LogBuffer,
-    /// Tables from GLSNs to places in the active segment.
+    /// Tables of the log, from the numbers of commits (GLSNs) to places in the active segment.
     LogTable,
     /// Sorting: flush, compaction, bulk load.
     Sort,

@@ -1,11 +1,12 @@
 //! A FIFO queue of threads that wait for memory while other holders are returning some.
 //!
 //! Invariants:
-//! 1. Only the first in the queue retries. A thread that arrives while others wait queues behind
-//!    them, even if memory has just come free.
+//! 1. Only the first in the queue retries; a thread whose wait is over makes one last attempt. A
+//!    thread that arrives while others wait queues behind them, even if memory has just come free.
+//!    With [`Order::First`], it makes one attempt before it queues.
 //! 2. A thread gives up after [`WaitLimits::idle`] without progress: no memory was returned, no
 //!    waiter was served, and no operation that frees memory is in progress. Even with progress, it
-//!    gives up after [`WaitLimits::longest`], not counting the time of its own attempts.
+//!    gives up after [`WaitLimits::longest`], plus the time of its last attempt.
 //! 3. If no memory was returned since a wait timed out, and no operation that frees memory is in
 //!    progress, the next request is refused at once, because it would time out too.
 //!
@@ -25,12 +26,13 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 /// available without being returned (a page is released).
 const STEP: Duration = Duration::from_millis(5);
 
-/// The place of a thread that arrives while others wait.
+/// The order of a thread that arrives while others wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Before the waiters, because it probably needs no more memory.
+    /// The thread makes one attempt before it queues behind the waiters, because it probably needs
+    /// no more memory.
     First,
-    /// Behind the waiters.
+    /// The thread queues behind the waiters at once.
     Last,
 }
 

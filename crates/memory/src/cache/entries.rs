@@ -192,8 +192,8 @@ impl Entries {
         true
     }
 
-    /// Splits the page of this hash, of which only the buckets of the hash are full. Returns
-    /// whether it did.
+    /// Splits the page of this hash because both buckets of the hash are full, although the page is
+    /// not crowded. Returns whether it did.
     fn split_full_page(&mut self, shared: &Shared, hash: u64) -> bool {
         self.queues.reserve(shared, 1) && self.split_page(shared, hash)
     }
@@ -223,7 +223,8 @@ impl Entries {
         true
     }
 
-    /// Counts an entry as dead because it lost its slot when its page became full.
+    /// Counts an entry as dead because it lost its slot: the index moved slots between pages, and
+    /// both buckets of the entry were full.
     fn lose(&mut self, shared: &Shared, slot: Slot) {
         if let Kind::Entry(queue) = slot.kind() {
             let position = self.queues.ends(queue).position_of(slot.place());

@@ -133,8 +133,8 @@ impl<'a> Placed<'a> {
     /// Reads the header at a place that the caller may read ([`Segments::slice`]).
     ///
     /// # Safety
-    /// An entry or filler begins there, and its first segment is not written meanwhile; to read the
-    /// value, neither are its other segments.
+    /// An entry or filler begins there, and its first segment is not written while the result is in
+    /// use. If the value is read, the entry's other segments are not written either.
     #[allow(unsafe_code, reason = "reads bytes that the caller protects")]
     #[inline]
     pub(super) unsafe fn at(
@@ -175,7 +175,7 @@ impl<'a> Placed<'a> {
         Some(u64::from_le_bytes(bytes.try_into().expect("the slice has the requested length")))
     }
 
-    /// Segments from the first byte to the last.
+    /// The number of segments that the entry lies in.
     #[inline]
     pub(super) fn segment_count(&self) -> u64 {
         let end = self.offset + self.header.value_at() + self.header.value_bytes;

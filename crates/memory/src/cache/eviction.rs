@@ -113,8 +113,8 @@ impl Eviction {
             || (ends.young - position) * 2 <= ends.young - ends.old
     }
 
-    /// Evicts in advance of the next segment, in proportion to an entry that is about to be
-    /// written, unless a segment is spare.
+    /// Evicts in proportion to the size of an entry that is about to be written, so that the next
+    /// segment is free before it is needed. Does nothing while a segment is spare.
     pub(super) fn evict_ahead(&mut self, shared: &Shared, entries: &mut Entries, header: Header) {
         let words =
             (header.words() * QUARTERS_EVICTED_AHEAD / 4).min(1 << shared.segments.words_shift());
@@ -321,7 +321,7 @@ fn is_worth_its_place(shared: &Shared, entries: &Entries, header: Header, touche
         }
         position += victim.header.words();
     }
-    // If not all were examined, the others are assumed to be similar.
+    // If not all victims were examined, the others are assumed to be similar.
     let all_seen = position == ends.young || displaced >= bytes;
     all_seen || touched * bytes <= worth * displaced
 }

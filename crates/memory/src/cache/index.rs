@@ -31,8 +31,8 @@ const BUCKET: usize = 8;
 const MAX_CELLS: usize = 1 << 20;
 
 /// A page is crowded once this percentage of its slots are entries, given the mean size of an
-/// entry. Ghosts have the rest. A small entry is worth more than the ghosts that would fit in its
-/// slot. With large entries, room for all useful ghosts costs next to nothing.
+/// entry. The other slots are for ghosts. A small entry is worth more than the ghosts that would
+/// fit in its slot. With large entries, room for all useful ghosts costs next to nothing.
 fn crowded_percent(mean_bytes: u64) -> usize {
     match mean_bytes {
         0..256 => 88,
@@ -54,7 +54,7 @@ fn merged_percent(mean_bytes: u64) -> usize {
 /// Age in ticks up to which a ghost counts.
 pub(super) const GHOST_TICKS: u64 = 32;
 
-/// Both buckets are full.
+/// Error of [`Pages::insert`]: both buckets of the key are full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full;
 
@@ -93,7 +93,7 @@ impl Index {
     /// Changes each time that slots move; odd while they do.
     #[inline]
     pub(super) fn changes(&self) -> u64 {
-        // Acquire: pairs with the Release in `Pages::grow`; slots moved before are visible.
+        // Acquire: pairs with the Release in `Index::change`; slots moved before are visible.
         self.changes.load(Ordering::Acquire)
     }
 
@@ -458,9 +458,10 @@ impl Pages {
         *self.entries_of(index, hash) -= 1;
     }
 
-    /// Splits the page of this hash and a neighbour with a new page in `segment`. Returns the
-    /// entries that no longer fit in a bucket, which are lost (a handful in the life of a cache).
-    /// Returns `None` without any change if the cells cannot be divided further.
+    /// Divides the cells of the page of this hash and of one neighbour among these two pages and a
+    /// new one in `segment`. Returns the entries that no longer fit in a bucket, which are lost (a
+    /// handful in the life of a cache). Returns `None` without any change if the cells cannot be
+    /// divided further.
     pub(super) fn grow(
         &mut self,
         index: &Index,

@@ -41,7 +41,7 @@ impl Inner {
 
     /// Spins on the lock for a while before it sleeps, because a critical section is much shorter
     /// than a wake-up. The second half of the spins yields the processor, because the holder of the
-    /// lock may not be running.
+    /// lock may be waiting for a processor.
     fn wait_for_writer(&self) -> LockResult<MutexGuard<'_, Writer>> {
         for attempt in 0..LOCK_ATTEMPTS {
             match self.writer.try_lock() {

@@ -4,9 +4,9 @@
 //! S3-FIFO (Yang, Zhang, Qiu, Yue, Vinayak: SOSP 2023), over bytes, with a probation queue that
 //! adapts its size from a tenth of the cache upwards ([`super::probation_part`]). Entries are in
 //! two FIFO queues, and carry a count of touches, at most [`super::slot::MAX_TOUCHES`]. New entries
-//! start in the probation queue, entries accessed there are promoted to the protected queue, and
-//! ghosts detect entries that were evicted from probation too early. Scans do not flush the working
-//! set.
+//! start in the probation queue, entries touched there at least [`PROMOTING_TOUCHES`] times are
+//! promoted to the protected queue, and ghosts detect entries that were evicted from probation too
+//! early. Scans do not flush the working set.
 
 /// One of the two queues of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

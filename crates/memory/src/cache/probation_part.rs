@@ -4,8 +4,9 @@
 //! eviction from probation, while the protected queue may hold entries that are no longer used. The
 //! probation queue therefore grows with each entry that returns soon after its eviction (by the age
 //! of its ghost), because a slightly longer queue would have kept it. It shrinks with each entry of
-//! the protected queue that was found only once in a round, because a slightly shorter protected
-//! queue might not have kept it. Entries of any size count equally, because hits do.
+//! the protected queue that was found only once on its way from the young end of that queue to the
+//! old end, because a slightly shorter protected queue might not have kept it. Entries of any size
+//! count equally, because hits do.
 //!
 //! Late returns are ignored. Otherwise a loop longer than the cache would give all space to the
 //! probation queue without gaining hits.

@@ -87,7 +87,7 @@ impl Ends {
         self.old == self.young
     }
 
-    /// The position between the ends that has the low bits in a slot.
+    /// The position between the ends whose low bits are `place`, the part that a slot holds.
     pub(super) fn position_of(&self, place: u64) -> u64 {
         self.old + (place.wrapping_sub(self.old) & PLACE_MASK)
     }
@@ -157,7 +157,7 @@ impl Ends {
     }
 
     /// Overwrites an entry of `room` words, which is in one segment. The index must not refer to
-    /// the entry any more, and it must have no reader. The remaining words become a filler.
+    /// the entry any more, and the entry must have no reader. The remaining words become a filler.
     #[allow(unsafe_code, reason = "writes bytes without readers")]
     pub(super) fn write_over(
         &mut self,

@@ -11,8 +11,8 @@
 //! 3. An entry leaves the index before the old end passes it. A segment that the old end leaves
 //!    while a reader uses it is retired. It counts as used until the reader is gone.
 //! 4. Entries + dead bytes = the bytes between the ends of the queues, at every moment.
-//! 5. As long as a place refers to a key, it refers to the same key. A reader that sees the same
-//!    index word twice has therefore seen an entry of its key throughout.
+//! 5. A position is used for one key only ([`super::slot`]). A reader that sees the same index word
+//!    twice has therefore seen an entry of its key throughout.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,8 +27,8 @@ use super::slot::{Slot, fingerprint};
 /// Segments that stay free for moves.
 pub(super) const RESERVE: usize = 2;
 
-/// Segments that can be retired without a lease for the list. Each further one takes some 40 bytes,
-/// for a segment of at least 4 KiB.
+/// The number of retired segments whose list is leased with the tables. Each further element of the
+/// list takes some 40 bytes without a lease, which is little beside its segment of at least 4 KiB.
 const RETIRED: usize = 16;
 
 /// An entry that the index refers to, and its place.
@@ -53,11 +53,13 @@ struct Retired {
     readers: RetiredFrom,
 }
 
-/// Its possible readers.
+/// The possible readers of a retired segment.
 enum RetiredFrom {
-    /// The lines whose readers searched for its entries, or read them, when it was given up.
+    /// The lines whose readers searched for the segment's entries, or read them, when it was given
+    /// up.
     Queue { lines: u64, emptied: Emptied },
-    /// The lines whose readers have used the index since the segment, a page, was given up.
+    /// The segment was a page of the index: the lines whose readers used the index when the page
+    /// was given up, and have not stopped since.
     Index { lines: u64 },
 }
 
@@ -199,8 +201,8 @@ impl Queues {
     /// Overwrites the entry of the same key in its place. This leaves no dead bytes to clean, and
     /// counts as a touch. Returns `false` without any change if the new entry is larger, the old
     /// one crosses segments, or a reader may use it. The readers' lines show whether a reader may
-    /// use it ([`super::readers`]), as for segments: after the slot is emptied, no line may hold
-    /// the entry's fingerprint or its segment.
+    /// use the entry ([`super::readers`]): once the slot is empty, the entry has no reader if no
+    /// line holds its fingerprint or its segment.
     pub(super) fn write_over(
         &mut self,
         shared: &Shared,

@@ -14,8 +14,8 @@ use crate::budget::chunk::{CHUNK_BYTES, Chunk};
 use crate::budget::{Budget, Kind};
 use crate::cpu_prefetch::prefetch_address;
 
-/// Target number of segments while they are smaller than a chunk; in larger caches they grow with
-/// the cache, up to a chunk.
+/// Target number of segments. It determines the size of a segment, which is at least
+/// [`MIN_SEGMENT_BYTES`] and at most a chunk.
 const SEGMENTS_AIMED_AT: u64 = 256;
 const MIN_SEGMENT_BYTES: u64 = 4096;
 
@@ -119,11 +119,12 @@ impl Segments {
     /// A segment of the index, as atomic words.
     ///
     /// # Safety
-    /// The segment belongs to the index for ever, and is accessed through this method only.
+    /// The segment belongs to the index as long as the slice is used, and is accessed only through
+    /// this method meanwhile.
     #[inline]
     pub(super) unsafe fn words(&self, segment: u32) -> &[AtomicU64] {
-        // SAFETY: inside a chunk that the cache holds, aligned to 4 KiB, initialised, and only ever
-        // accessed as atomics.
+        // SAFETY: inside a chunk that the cache holds, aligned to 4 KiB, initialised, and accessed
+        // only as atomics meanwhile, as the caller guarantees.
         unsafe {
             std::slice::from_raw_parts(self.address(segment).cast::<AtomicU64>(), self.bytes() / 8)
         }

@@ -11,9 +11,10 @@
 //! bits  0..7   the tick of its eviction, modulo 128
 //! ```
 //!
-//! A position is used for one key only: 2^36 words are 512 GiB that pass through a queue, and a
-//! reader would have to sleep for exactly that long. A word that reads the same twice has therefore
-//! referred to an entry of the same key throughout.
+//! A position is used for one key only. Places repeat after 2^36 words (512 GiB) have passed
+//! through a queue, and a reader would have to sleep for exactly that long to confuse two
+//! positions. If a reader reads the same word twice, the slot has therefore referred to an entry of
+//! the same key in between.
 
 use super::policy::Queue;
 
@@ -48,7 +49,8 @@ const TICK_MASK: u64 = (1 << TICK_BITS) - 1;
 const GHOST_BITS: u32 = FINGERPRINT_BITS + TICK_BITS;
 
 /// A record of an entry that was evicted from the probation queue: a part of its key's hash, and
-/// the tick. One ghost in 2^31 reads as none.
+/// the tick of the eviction. Ticks are those of the ghosts' clock, which evictions advance
+/// ([`super::entries`]). One ghost in 2^31 reads as none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ghost(u32);
 

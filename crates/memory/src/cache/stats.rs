@@ -27,13 +27,13 @@ pub struct CacheStats {
     pub live_bytes: u64,
     /// Bytes of entries that were removed or replaced and not yet cleaned away.
     pub dead_bytes: u64,
-    /// Memory in use: all segments, whole, and the tables.
+    /// Memory in use: the segments in use, each counted as a whole, and the tables.
     pub memory_bytes: u64,
     /// The part of `memory_bytes` that the index takes.
     pub index_bytes: u64,
     /// The part of `memory_bytes` that the tables take.
     pub table_bytes: u64,
-    /// Upper bound on `memory_bytes`, with everything counted.
+    /// Upper bound on `memory_bytes`.
     pub limit_bytes: u64,
     /// Target size of the probation queue, between a tenth and nine tenths of the cache; adapts to
     /// the requests.

@@ -175,8 +175,9 @@ impl Writer {
     }
 
     /// Moves the limit toward `wanted_bytes`: at once if it grows, else by at most [`STEP_BYTES`],
-    /// so that the lock is not held for long. Returns whether the cache is at the final limit. It
-    /// is not while readers hold more memory than that.
+    /// so that the lock is not held for long. Returns whether no further step is needed: the cache
+    /// is at the final limit, or readers hold more memory than that, so that a further step would
+    /// not help.
     pub(super) fn approach(&mut self, shared: &Shared, wanted_bytes: u64) -> bool {
         let wanted = self.limit_for(shared, wanted_bytes);
         let step = (STEP_BYTES / shared.segments.bytes()).max(1);

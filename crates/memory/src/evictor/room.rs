@@ -14,8 +14,8 @@
 pub(super) const BATCH_PAGES_MIN: usize = 16;
 pub(super) const BATCH_PAGES_MAX: usize = 64;
 
-/// Upper bound on each of the two kinds of room (free frames, free chunks): one in this many of the
-/// budget. Together 2 %.
+/// Upper bound on each of the two kinds of room (free frames, free chunks): one part in this many
+/// of the budget, so 2 % for both.
 const PART_MAX: usize = 100;
 
 /// Rates are averaged over about this long.

@@ -318,7 +318,8 @@ impl Frame {
         if seen.heat() >= Heat::Hot && is_held() {
             return false;
         }
-        // SeqCst: the second step of `hazard`; Acquire in it pairs with the Release in `unpin`.
+        // SeqCst: the second step of `hazard`. It includes an Acquire, which pairs with the Release
+        // in `unpin`.
         let is_free = seen.is_resident()
             && !seen.is_pinned()
             && self

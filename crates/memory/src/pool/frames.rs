@@ -69,9 +69,9 @@ impl Frames {
         self.table.resize(slots_for(chunks));
     }
 
-    /// Shrinks the table as far as `chunks` allow, and gives the memory after them back to the
-    /// system. Chunks from `used` on were never held. Under the pool's lock; the frames from
-    /// `chunks` on are free.
+    /// Shrinks the page table to the size for `chunks`, and returns the memory of all arrays beyond
+    /// `chunks` to the system. Chunks from `used` on were never held. Under the pool's lock; the
+    /// frames from `chunks` on are free.
     pub(super) fn shrink(&self, chunks: usize, used: usize) {
         let behind = &self.frames[chunks * FRAMES_PER_CHUNK..used.max(chunks) * FRAMES_PER_CHUNK];
         let last = behind.iter().map(|frame| frame.state().version()).max().unwrap_or(0);

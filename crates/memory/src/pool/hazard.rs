@@ -334,7 +334,7 @@ mod retired {
 
     pub(super) struct Retired {
         pub(super) frames: Range<usize>,
-        /// Only kept alive.
+        /// Never read; only kept alive.
         pub(super) _memory: Box<dyn Any + Send>,
     }
 
@@ -348,9 +348,9 @@ mod retired {
 /// Drops a pool's memory once no frame with a descriptor in `frames` is published any more: now, or
 /// when the last page is released.
 ///
-/// A page released during the check may miss the retired pool while
-/// its slot still appears in use. The check is therefore repeated a few times, until the slot is
-/// seen empty.
+/// It can happen that a thread releases a page during the check and does not see the retired pool
+/// yet, while the check still sees the page's slot in use. Then neither drops the memory. The check
+/// is therefore repeated a few times.
 #[cfg(not(loom))]
 pub(super) fn retire(frames: Range<usize>, memory: Box<dyn Any + Send>) {
     if !is_any_held(&frames) {

@@ -125,7 +125,7 @@ fn read_error_unlocks_the_page() {
     assert!((0u32..).zip(&pages).all(|(number, page)| page[..4] == number.to_le_bytes()));
 }
 
-/// A thread that waited for another thread's read of the same page polled.
+/// A thread polled while it waited until another thread had read the same page.
 #[test]
 #[cfg(target_os = "linux")]
 #[cfg_attr(miri, ignore = "reads the system's account of a thread")]

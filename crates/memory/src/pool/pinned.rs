@@ -73,8 +73,8 @@ impl Deref for Page {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: `_stay` keeps the frame resident, so it is not written; its chunk is kept as
-        // long, by the pool or after it.
+        // SAFETY: `_stay` keeps the frame resident, so it is not written. Its chunk is held as
+        // long: by the pool, or by the list of retired pools.
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), PAGE_BYTES) }
     }
 }
@@ -111,7 +111,7 @@ impl<'a> Filling<'a> {
         }
     }
 
-    /// Publishes the page, `loaded` from the file or put.
+    /// Publishes the page. `loaded` is false if the page was not read from its file, but put.
     pub(super) fn finish(mut self, loaded: bool) -> Page {
         self.ended = true;
         self.pool.finish(self.frame, loaded);

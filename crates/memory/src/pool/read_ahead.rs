@@ -151,8 +151,8 @@ impl Waiting {
 }
 
 /// Threads that read ahead for a pool. They start with the first requests, and end if there are
-/// none for a while, or when this is dropped. Later read-ahead requests are ignored then. In a pool
-/// that never had such threads, the requesting thread reads the pages itself.
+/// none for a while, or when this is dropped. After the drop, read-ahead requests are ignored. In a
+/// pool that never had such threads, the requesting thread reads the pages itself.
 pub struct ReaderThreads {
     waiting: Arc<Waiting>,
 }

@@ -49,7 +49,7 @@ const PROBATION_TRIES: usize = 64;
 const PROBATION_PART: usize = 10;
 
 /// Size of the ring, as a fraction of the frames and as a maximum. The ring retains the pages that
-/// scans loaded last, which may be read ahead or revisited by a scan.
+/// scans loaded last, because they may have been read ahead, and a scan may revisit them.
 const RING_PART: usize = 8;
 const RING_FRAMES_MAX: usize = 64;
 
@@ -60,8 +60,8 @@ const FRAMES_PER_LOCK: usize = 1024;
 /// Number of chunks among which the coldest is chosen.
 const CHUNK_CHOICES: usize = 64;
 
-/// Rounds of the hand after which every unpinned page is evicted: one more than the hottest page
-/// survives.
+/// Rounds of the hand after which every unpinned page is evicted: one more than the number of
+/// rounds that the hottest page survives.
 const CLOCK_ROUNDS: usize = Heat::HotAndTouched as usize;
 
 pub(super) struct Replacement {
@@ -187,8 +187,8 @@ impl Replacement {
         is_empty
     }
 
-    /// Removes a page from its frame, or a frame from the free queue; `None` if the page has to
-    /// stay.
+    /// Removes a page from its frame and returns it, or removes a frame from the free queue and
+    /// returns `Some(None)`. Returns `None` if the page has to stay.
     fn take_out(&mut self, frames: &Frames, frame: u32) -> Option<Option<Moved>> {
         let (seen, key) = (frames.get(frame).state(), frames.get(frame).key());
         let is_free = seen.is_free();
@@ -244,7 +244,7 @@ impl Replacement {
         self.queues.len(Queue::Free) < self.low_frames && !self.can_grow(budget)
     }
 
-    /// Whether the pool may take another chunk and leave the headroom free.
+    /// Whether the pool can take another chunk and still leave the headroom free.
     pub(super) fn can_grow(&self, budget: &Budget) -> bool {
         self.slots.has_room() && (budget.free_bytes() / CHUNK_BYTES as u64) as usize > self.headroom
     }

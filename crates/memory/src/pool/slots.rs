@@ -12,7 +12,7 @@ pub(super) struct Slots {
     /// Vacant slots below `max` among `chunks`.
     vacant: Vec<u32>,
     held: usize,
-    /// Minimum capacity of the tables.
+    /// The most chunks that the pool takes. The tables have at least this capacity.
     max: usize,
 }
 
@@ -26,7 +26,8 @@ impl Slots {
         Self { chunks: Vec::with_capacity(max), vacant: Vec::with_capacity(max), held: 0, max }
     }
 
-    /// The most chunks that the pool may hold. Chunks with held pages may exceed it.
+    /// The most chunks that the pool takes. After a reduction, chunks with held pages can exceed
+    /// it.
     pub(super) fn max(&self) -> usize {
         self.max
     }

@@ -28,7 +28,7 @@ const UNSETTLED: u64 = 1 << 31;
 /// lower half; 0 if the slot is empty.
 pub(super) struct Table {
     slots: Slots,
-    /// Slots in use; the others are zero.
+    /// The table's present length in slots; the slots after it are zero.
     len: AtomicUsize,
 }
 
@@ -105,7 +105,7 @@ impl Table {
         &self.slots
     }
 
-    /// Slots in use.
+    /// The table's present length in slots.
     #[inline]
     pub(super) fn len(&self) -> usize {
         // Relaxed: an old length misses entries, and a new one finds them; invariant 2 covers both.

@@ -59,7 +59,7 @@ const _: () = assert!(MAX_CHUNKS <= 1 << (u32::BITS - UNIT_BITS));
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     at: NonZeroU32,
-    /// Never reused: 64 bits do not wrap in the life of a process.
+    /// The id of the map. It is never reused: 64 bits do not wrap in the life of a process.
     map: u64,
 }
 
@@ -524,8 +524,8 @@ impl Entries {
             address.add(8).cast::<u16>().write(key.len() as u16);
             address.add(10).cast::<u16>().write((head.len() + body.len()) as u16);
         }
-        // SAFETY: as above for the bytes after the header; the key and the parts cannot overlap
-        // bytes that no reader could reach.
+        // SAFETY: as above for the bytes after the header; the key and the parts are readable, so
+        // they cannot overlap bytes that no reader can reach yet.
         unsafe {
             let to = address.add(HEADER_BYTES);
             to.copy_from_nonoverlapping(NonNull::from(key).cast(), key.len());

@@ -1,4 +1,5 @@
-//! One link of a tower, and the publication of an entry.
+//! One link of a tower (an entry's links, one for each of its levels in the skip list), and the
+//! publication of an entry.
 //!
 //! Invariant: a reader that follows a link to an entry sees all of its bytes and its whole tower.
 

@@ -92,8 +92,8 @@ impl Writer {
         let needed = promised + LINKS_SAVED_MAX * LINK_BYTES * 9 / 8;
         let started = usize::from(self.filled > 0);
         let rest = started * (CHUNK_BYTES - self.filled);
-        // Either the rest of the current chunk has room for all of it, or the spare chunks suffice
-        // without that rest.
+        // Either the rest of the current chunk has room for all the needed bytes, or the spare
+        // chunks suffice without that rest.
         needed <= rest || needed <= (self.chunks.len() - self.current - started) * CHUNK_BYTES
     }
 

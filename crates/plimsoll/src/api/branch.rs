@@ -22,8 +22,8 @@ use crate::types::value::Value;
 use crate::types::version::check_value_bytes;
 
 /// Reads and writes on one branch. All branches have the keyspaces of the store; a keyspace that
-/// was created after the branch has no keys there at first. Commits on different branches never
-/// conflict.
+/// was created after the branch has no keys on the branch at first. Commits on different branches
+/// never conflict.
 ///
 /// A key that is written or deleted on a branch other than main has at most 4,082 bytes, where a
 /// zero byte counts twice: [`InvalidInput::KeyTooLongForBranch`](crate::InvalidInput).

@@ -79,8 +79,8 @@ impl Branch {
 
     /// As [`Db::watch`](crate::Db::watch), but for this branch: returns the commits from `from` on
     /// that changed keys with the prefix on the branch itself, and none of its ancestors' commits.
-    /// A later watch continues in the same way. If the branch is deleted, the watch returns the
-    /// commits before that, and then fails.
+    /// A later watch that starts at this one's position continues it. If the branch is deleted, the
+    /// watch returns the commits before that, and then fails.
     ///
     /// The drop of the keyspace is a commit on main, and is not returned, although it removes the
     /// keys on all branches. [`Db::watch`](crate::Db::watch) returns it.

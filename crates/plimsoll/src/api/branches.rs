@@ -60,7 +60,7 @@ impl Db {
     ///
     /// The versions that the branch sees stay readable in every keyspace until it is deleted. Up to
     /// 32 forks, tags and open snapshots retain only the versions that they see; if there are more,
-    /// all versions from the 33rd oldest on are retained.
+    /// all versions from the 33rd oldest moment on are retained.
     ///
     /// # Errors
     /// [`InvalidInput::BranchName`](crate::InvalidInput::BranchName),
@@ -80,14 +80,14 @@ impl Db {
     pub fn create_branch_at(&self, name: &str, parent: &Branch, moment: Moment) -> Result<Branch> {
         parent.check_store(self)?;
         check_users_name(name)?;
-        // Open until the branch is known, so that the moment stays readable in between.
+        // The snapshot keeps the moment readable until the branch is known.
         let snapshot = Snapshot::of(&self.store, moment)?;
         let chain = parent.lens.as_ref().map_or(MAIN_CHAIN, |lens| lens.ancestry().chain);
         branch_commits::create(&self.store, name, chain, snapshot.read_at()?.glsn)?;
         self.branch(name)
     }
 
-    /// Gives a branch another name. Handles of it, and transactions that are open on it, continue.
+    /// Gives a branch another name. Handles and open transactions of the branch remain valid.
     ///
     /// # Errors
     /// As for [`Db::create_branch`], and [`InvalidInput::NoBranch`](crate::InvalidInput::NoBranch).

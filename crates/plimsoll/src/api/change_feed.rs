@@ -49,7 +49,7 @@ const PASSED_ONE_BY_ONE: u32 = 32;
 /// use std::time::Duration;
 ///
 /// let notes = db.keyspace("notes")?;
-/// // What a cursor has not passed is kept.
+/// // The log keeps the commits that the cursor has not passed.
 /// let from = db.log().cursor("mailer", db.newest().next())?;
 /// db.put(&notes, "a", "one")?;
 /// db.put(&notes, "a", "two")?;
@@ -68,8 +68,8 @@ const PASSED_ONE_BY_ONE: u32 = 32;
 /// ```
 pub struct Commits {
     position: Position,
-    /// If set, the feed returns only commits that made one of these changes, and of their changes
-    /// only these.
+    /// If set, the feed returns only commits that made at least one of these changes, and each
+    /// commit returns only these changes.
     watched: Option<Arc<Watched>>,
     /// The watched branch; `None`: main, or the whole feed.
     lens: Option<Arc<Lens>>,

@@ -570,7 +570,7 @@ impl Change {
         self.stored() == Stored::Deleted
     }
 
-    /// Whether the key has no value any more because it has expired. Only
+    /// Whether the key has no value any more because the value has expired. Only
     /// [`WatchEvents`](crate::WatchEvents) return such changes.
     pub fn is_expiry(&self) -> bool {
         matches!(self.kind, ChangeKind::Expiry)

@@ -120,7 +120,7 @@ impl Db {
 
     /// Closes the store for all clones and releases the folder. Memtables are flushed to runs,
     /// unless they are so small that the next open replays them from the log within milliseconds.
-    /// Not needed for safety.
+    /// Closing is not needed for safety.
     ///
     /// # Errors
     /// Disk errors. Acknowledged commits are safe in the log even then.
@@ -155,7 +155,7 @@ impl Db {
     ///         tx.put(&jobs, [number], job)?;
     ///         tx.commit_submit()?
     ///     };
-    ///     // Several of them wait for one sync.
+    ///     // One sync serves all tickets that wait for it.
     ///     ticket.wait()
     /// };
     /// append("wash")?;
@@ -372,11 +372,11 @@ impl Db {
         History::new(&self.store, None, keyspace, key.as_ref())
     }
 
-    /// The keys beginning with `prefix` whose values differ between two moments, in key order. At
-    /// each moment the keyspace is the one that had the name of this one then, even if it was
-    /// dropped since and another was created: the keyspaces that [`Snapshot::keyspace`] returns at
-    /// the two moments are compared. Both moments must be retained, or open as snapshots: hold the
-    /// snapshot of [`Db::newest`] if more may be committed before this call.
+    /// The keys beginning with `prefix` whose values differ between two moments, in key order.
+    /// Compares the keyspaces that had this keyspace's name at the two moments (as
+    /// [`Snapshot::keyspace`] returns them), even if the first was dropped in between and another
+    /// one was created. Both moments must be retained, or open as snapshots: to compare with a
+    /// newest moment after which more is committed, hold a snapshot of it.
     ///
     /// # Errors
     /// As for [`Db::snapshot_at`]: [`crate::Error::Future`], [`crate::Error::Trimmed`], disk

@@ -53,7 +53,7 @@ struct MomentsDiff {
     /// returned, or if there is no such keyspace.
     old: Option<Changes>,
     /// The changes in the keyspace that had the name at the second moment, if that is a different
-    /// one; otherwise `None`, as after the last of them.
+    /// one; `None` if it is the same keyspace, or once all are returned.
     new: Option<Changes>,
     /// Whether both moments have the same keyspace.
     is_one: bool,
@@ -112,7 +112,8 @@ impl MomentsDiff {
         if after > newest {
             return Err(Error::Future { asked: after, newest });
         }
-        // The commits in between are reported.
+        // The floor also retains the versions after `before`, because the commits in between are
+        // reported.
         let at = |glsn| store.committer.as_of(glsn);
         let moments =
             [store.committer.open_floor(at(before)?)?, store.committer.open_at(at(after)?)?];

@@ -203,7 +203,7 @@ pub struct History {
     wanted: KeptKey,
     /// The index key of the version that was returned last.
     key: Vec<u8>,
-    /// The version of this index key that was returned last.
+    /// The GLSN of the version of `key` that was returned last.
     newer: Option<Glsn>,
     /// On a branch: the commit that dropped the keyspace, until the first version in it is found.
     /// The drop is not stored on branches, but is returned as a deletion of the key.
@@ -263,7 +263,7 @@ impl History {
     /// The versions of the key in the next part of the history: in the next chain of the lineage
     /// that has any, in main, or in the next older keyspace. `None` at the end.
     fn next_part(&mut self) -> Result<Option<IteratorHandle<Versions>>> {
-        // The previous iterator has its own copy.
+        // These describe the version that was returned last, which is of the previous part.
         self.key.clear();
         self.newer = None;
         let chains = self.lens.as_ref().map_or(0, |lens| lens.ancestry().chains.len());
@@ -314,9 +314,9 @@ impl History {
         }
     }
 
-    /// Whether a deletion may be that of a range in a commit that has also put the key afterwards.
-    /// A merge drops such a value once no moment can be read at which it was the newest; the range
-    /// stays.
+    /// Whether a deletion may stem from a range deletion in a commit that put the key afterwards.
+    /// A merge drops the value of that put once no readable moment sees it as the newest; the range
+    /// deletion stays.
     fn may_be_overwritten(&self, version: Measure) -> bool {
         let Some(newer) = self.newer.filter(|_| version.bytes.is_none()) else { return false };
         let view = self.store.reader.index.sources.current_view();
@@ -399,9 +399,9 @@ impl fmt::Debug for History {
 pub struct Difference {
     /// The key.
     pub key: Vec<u8>,
-    /// The last commit between the two moments that wrote or deleted it; of states of different
-    /// branches, the last one that only one of the two states contains. The deletion of a key that
-    /// did not exist may not be retained, and does not count then.
+    /// The last commit between the two moments that wrote or deleted the key. For states of
+    /// different branches: the last such commit that only one of the two states contains. The
+    /// deletion of a key that did not exist counts only if it is still retained.
     pub by: Glsn,
     /// Its version at the first moment, or in the first state; `None` if it did not exist.
     pub before: Option<VersionInfo>,

@@ -34,7 +34,8 @@ pub struct LogEntry {
     pub glsn: Glsn,
     /// Its stream; 0 for commits.
     pub stream: u32,
-    /// Time of the append; never decreases from entry to entry.
+    /// Time of the append. It never decreases from entry to entry, except after
+    /// [`Log::restart_time`](crate::Log::restart_time).
     pub time: SystemTime,
     entry: Entry,
 }

@@ -20,11 +20,11 @@ pub struct LogHold {
 }
 
 impl Db {
-    /// Keeps the log from `from` on, as far as it was not freed before, and the blob files that it
-    /// names. The hold is not recorded in the store: it ends with this process. Unlike a cursor, it
-    /// also works in a store that is open read-only. If the store is shared, it keeps the other
-    /// processes from freeing the log, too; a process that has the store exclusively ignores the
-    /// holds of processes that only read it.
+    /// Keeps the log from `from` on, as far as it was not freed before, and the blob files that the
+    /// log names. The hold is not recorded in the store: it ends with this process. Unlike a
+    /// cursor, it also works in a store that is open read-only. If the store is shared, the hold
+    /// keeps the other processes from freeing the log, too; a process that has the store
+    /// exclusively ignores the holds of processes that only read it.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -40,9 +40,9 @@ impl Db {
     /// ```
     ///
     /// The call waits for a trim, a backup, a dump or a verification that runs in this process, so
-    /// a callback of one of these must not make it. In a shared store it also waits for another
-    /// process that is freeing the log, for two seconds at most; the part that the other process is
-    /// still freeing then counts as freed.
+    /// a callback of one of these must not make this call. In a shared store it also waits for
+    /// another process that is freeing the log, for two seconds at most; the part that the other
+    /// process is still freeing then counts as freed.
     ///
     /// # Errors
     /// The store is closed. In a shared store also [`InvalidInput::CannotHoldLog`], and the errors

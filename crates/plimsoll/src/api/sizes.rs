@@ -1,7 +1,7 @@
 //! The current size of a keyspace.
 //!
-//! Keys are scanned and counted, up to a limit. Beyond it their number is estimated without a scan
-//! (see [`estimate`]).
+//! Keys are scanned and counted, up to a limit. Beyond the limit their number is estimated without
+//! a scan (see [`estimate`]).
 
 use plimsoll_log::glsn::Glsn;
 use std::sync::Arc;

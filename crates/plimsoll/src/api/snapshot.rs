@@ -15,7 +15,7 @@ use crate::read::point::ValueReader;
 use crate::read::resident::{Resident, resident};
 use crate::read::span::Span;
 use crate::txn::range::Range;
-use crate::txn::reads::reads_by_its_own_methods;
+use crate::txn::read_trait::reads_by_its_own_methods;
 use crate::types::as_of::AsOf;
 use crate::types::branch_key;
 use crate::types::error::{Error, Lift, Result};
@@ -72,10 +72,10 @@ impl From<SystemTime> for Moment {
 
 /// The store as it was at one moment. A snapshot never changes, never waits for writers and never
 /// blocks them. While it is open, no version that it can see is dropped. Versions that were written
-/// and superseded since then are dropped, unless the keyspace's retention or another snapshot keeps
-/// them. (They are also kept if more than 32 different moments are open, or if the snapshot belongs
-/// to another process.) For a past moment that a keyspace's retention does not cover, the guarantee
-/// is weaker; see [`crate::Db::snapshot_at`].
+/// and superseded after it was opened are dropped, unless the keyspace's retention or another
+/// snapshot keeps them. (They are also kept if more than 32 different moments are open, or if the
+/// snapshot belongs to another process.) For a past moment that a keyspace's retention does not
+/// cover, the guarantee is weaker; see [`crate::Db::snapshot_at`].
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {
@@ -111,8 +111,8 @@ impl Snapshot {
             Moment::Newest => return Ok(Self::newest(store)),
             Moment::Glsn(glsn) => (glsn, None),
             Moment::Time(time) => {
-                // Read first, so that the commits of other processes are applied and their times
-                // are known.
+                // Read the newest moment first, so that the commits of other processes are applied
+                // and their times are known.
                 let newest = store.newest()?;
                 match store.reader.log.glsn_at(to_micros(time)).lift()?.min(newest) {
                     Glsn::NONE => return Err(before_first(store, time)?.into()),
@@ -333,7 +333,7 @@ impl Snapshot {
         self.scan(Span::prefix(self.store.reader.keyspaces.id_of(keyspace)?, prefix.as_ref()))
     }
 
-    /// Iterates over a span of main, or its keys on the branch.
+    /// Iterates over a span of index keys of main, or over the same keys on the snapshot's branch.
     pub(crate) fn scan(&self, span: Span) -> Result<Range<'static>> {
         self.store.check_open()?;
         let at = self.read_at()?;

@@ -76,14 +76,15 @@ impl fmt::Debug for StateHash {
 
 impl Snapshot {
     /// A hash of all keys and values of all keyspaces, and when the values expire. Two states, also
-    /// of different stores or branches, have the same hash if and only if these are the same: to
-    /// find out whether a copy, a restored dump or a merged branch equals its source. Reads every
-    /// key and value.
+    /// of different stores or branches, have the same hash if and only if these are the same, so
+    /// the hash shows whether a copy, a restored dump or a merged branch equals its source. Reads
+    /// every key and value.
     ///
     /// The history, the settings of keyspaces, and keyspaces without keys do not count. The time at
     /// which a value expires counts, because it determines later states. A value that has expired
-    /// by the time of the snapshot does not count, as in its reads: the hash of the newest state
-    /// changes when a value expires, and that of a past GLSN judges by the time of its commit.
+    /// by the time of the snapshot does not count, because reads do not return it either. The hash
+    /// of the newest state thus changes when a value expires. A snapshot at a past GLSN has the
+    /// time of that commit.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {

@@ -8,9 +8,9 @@ use crate::types::tags::TagInfo;
 
 impl Db {
     /// Names a moment, which stays readable in every keyspace until the tag is deleted, whatever
-    /// their retention. A store has at most 1,000 tags. Up to 32 tags and open snapshots retain
-    /// only the versions that they see; if there are more, all versions from the 33rd oldest on are
-    /// retained, and so is the log.
+    /// the keyspace's retention. A store has at most 1,000 tags. Up to 32 tags and open snapshots
+    /// retain only the versions that they see; if there are more, all versions from the 33rd oldest
+    /// moment on are retained, and so is the log.
     ///
     /// For a past moment that a keyspace's retention does not cover, a flush or merge that has
     /// begun may still drop versions, as for [`Db::snapshot_at`]; the newest moment has no such
@@ -42,7 +42,7 @@ impl Db {
     /// [`Error::Trimmed`](crate::Error::Trimmed) if a keyspace that existed at the moment cannot be
     /// read there any more; errors of [`Db::snapshot_at`], and of a commit.
     pub fn tag(&self, name: &str, moment: Moment) -> Result<TagInfo> {
-        // Open until the tag is known, so that the moment stays readable in between.
+        // The snapshot keeps the moment readable until the tag is known.
         let snapshot = Snapshot::of(&self.store, moment)?;
         tag_commits::create(&self.store, name, snapshot.read_at()?.glsn)
     }

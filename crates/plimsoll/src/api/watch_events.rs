@@ -46,14 +46,15 @@ const CLOCK_READ_EVERY: Duration = Duration::from_millis(500);
 /// The wait for commits that are ordered but not readable yet.
 const BECOMING_READABLE: Duration = Duration::from_millis(5);
 
-/// How long before the horizon an idle feed fills its window.
+/// How long before the window's horizon an idle feed fills the window.
 const FILLED_AHEAD_MICROS: u64 = 60_000_000;
 
-/// Versions, and bytes of keys, that one step of a scan reads at most.
+/// The most versions, and the most bytes of keys, that one step of a scan reads.
 const STEP_VERSIONS: usize = 256;
 const STEP_KEY_BYTES: usize = 8 << 10;
 
-/// Commits that are passed before the retained state is moved on, if the feed does not wait before.
+/// Number of passed commits after which the retained state is moved on, if the feed has not waited
+/// earlier.
 const PASSED_MAX: u32 = 1000;
 
 /// A result of [`WatchEvents`].
@@ -119,8 +120,8 @@ pub struct WatchEvents {
     span: Span,
     /// The first commit that is returned.
     from: Glsn,
-    /// The newest commit when the feed was created. Values that it and those before it have put are
-    /// found by the first scan.
+    /// The newest commit when the feed was created. The first scan finds the values that this
+    /// commit and earlier ones have put.
     base: Glsn,
     /// Retains the state that is read.
     floor: OpenMoment,
@@ -134,7 +135,7 @@ pub struct WatchEvents {
     is_unsettled: bool,
 }
 
-/// Steps of [`Reported`] at most.
+/// The maximum number of steps in [`Reported`].
 const REPORTED_MAX: usize = 4;
 
 /// Steps `(below, upto)`: every expiry before `below` of a value that was put up to the commit
@@ -264,7 +265,7 @@ impl WatchEvents {
             };
             let is_old = commit.glsn() <= self.base;
             let micros = to_micros(commit.time());
-            // Commits that follow may have earlier times than were expected.
+            // A commit can have an earlier time than was settled if the clock was set back.
             self.settled_micros = self.settled_micros.min(micros);
             if !is_old && let Some(expired) = self.take_expired(micros)? {
                 return Ok(Some(WatchEvent::Expiry(expired)));
@@ -319,8 +320,8 @@ impl WatchEvents {
         Ok(())
     }
 
-    /// Called when all readable commits are passed. Returns whether an expiry may be due, and no
-    /// commit with an earlier time can follow.
+    /// Called when all readable commits are passed. Returns whether an expiry may be due before
+    /// which no further commit can come.
     fn settle(&mut self) -> Result<bool> {
         let now = self.store().reader.log.now_micros();
         if self.window.must_fill_before().is_some_and(|at| at <= now + FILLED_AHEAD_MICROS) {

@@ -125,13 +125,13 @@ impl Changes {
     }
 }
 
-/// The keys of one keyspace that were written on main or on a group of branches between two states,
-/// or all that a state sees.
+/// Keys of one keyspace: those written between two states, on main or on a group of branches; or
+/// all keys that one state sees.
 pub(crate) struct Written {
     keys: Keys,
     /// The user's key of the last change.
     key: Vec<u8>,
-    /// The newest commit that wrote it between the states.
+    /// The newest commit that wrote this key between the states.
     by: Glsn,
     is_used: bool,
 }
@@ -163,7 +163,7 @@ impl Written {
                 return Ok(!self.is_used);
             }
         };
-        // Several chains of a group may have written it.
+        // Several chains of a group may have written the key.
         while changes.advance(store)? {
             let key = branch_key::user_key(changes.index_key());
             if self.is_used {

@@ -47,7 +47,7 @@ impl Encoder {
             #[cfg(feature = "zstd")]
             Compression::Zstd(level) => {
                 let lease = budget.lease(kind, ZSTD_ENCODER_BYTES)?;
-                // Fails only where the allocator does.
+                // Fails only if memory cannot be allocated.
                 let compressor = zstd::bulk::Compressor::new(level).ok();
                 compressor.and_then(|compressor| of(Method::Zstd(compressor), lease))
             }

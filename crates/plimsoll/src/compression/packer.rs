@@ -16,12 +16,12 @@ const SAVED_PART: usize = 8;
 const CHUNK_SEED: u64 = 0x4348_554e_4b31;
 const DIRECTORY_SEED: u64 = 0x4348_4449_5231;
 
-/// The checksum of the stored bytes of a chunk, by the number of the chunk in its value.
+/// The checksum of the stored bytes of a chunk, seeded with the number of the chunk in its value.
 pub(super) fn chunk_sum(number: u64, stored: &[u8]) -> u64 {
     checksum(seed(&[CHUNK_SEED, number]), stored)
 }
 
-/// The checksum of a directory, by the length of its value.
+/// The checksum of a directory, seeded with the length of its value.
 pub(super) fn directory_sum(value_bytes: u64, directory: &[u8]) -> u64 {
     checksum(seed(&[DIRECTORY_SEED, value_bytes]), directory)
 }
@@ -32,7 +32,7 @@ pub(crate) type Output<'a> = &'a mut dyn FnMut(&[u8]) -> Result<()>;
 /// Compresses one value.
 pub(crate) struct Packer {
     encoder: Encoder,
-    /// The beginning of the next chunk.
+    /// The bytes of the next chunk so far.
     input: Buffer,
     /// A compressed chunk.
     output: Buffer,
@@ -152,7 +152,7 @@ pub(crate) enum Bytes {
 }
 
 impl Bytes {
-    /// Begins a value. Without memory to compress it, it is stored as it is.
+    /// Begins a value. If there is no memory to compress the value, it is stored as it is.
     pub(crate) fn begin(budget: &Budget, compression: Compression) -> Self {
         match Packer::within(budget, compression, VALUE_CHUNK_BYTES) {
             Ok(Some(packer)) => Self::Packed(Box::new(packer)),
@@ -189,7 +189,7 @@ pub(crate) fn pack(
     value: &[u8],
 ) -> Option<(Buffer, Packed)> {
     compression.codec()?;
-    // Without memory for it the value is stored as it is.
+    // If there is no memory for the packer, the value is stored as it is.
     let mut packer =
         Packer::within(budget, compression, value.len().min(VALUE_CHUNK_BYTES)).ok()??;
     let chunks = value.len().div_ceil(VALUE_CHUNK_BYTES);

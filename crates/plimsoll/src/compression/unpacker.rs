@@ -1,8 +1,8 @@
 //! Reads the chunks of a compressed value.
 //!
 //! Invariants:
-//! 1. No byte is decompressed before its checksum was verified: the stored bytes are those that
-//!    were written, in their place in the value.
+//! 1. No byte is decompressed before its checksum was verified: this shows that the stored bytes
+//!    are those that were written at this place of the value.
 //! 2. A reader of a whole value compares the checksum of all its stored bytes with that of the
 //!    version ([`Unpacker::check_all`]), as for a plain value.
 
@@ -29,7 +29,7 @@ pub(crate) struct Unpacker {
     stored: Stored<'static>,
     packed: Packed,
     decoder: Decoder,
-    /// With the checksum behind it; empty for a value of one chunk.
+    /// Followed by its checksum; empty for a value of one chunk.
     directory: Buffer,
     /// The checksum of the first `summed` chunks.
     sum: Running,
@@ -133,7 +133,8 @@ impl Unpacker {
         Ok(())
     }
 
-    /// Compares the checksum of all stored bytes with that of the version. Every chunk was read.
+    /// Compares the checksum of all stored bytes with that of the version. Every chunk must have
+    /// been read.
     pub(crate) fn check_all(&self) -> Result<()> {
         assert_eq!(self.summed, self.packed.chunks(), "every chunk was read");
         let mut sum = self.sum.clone();

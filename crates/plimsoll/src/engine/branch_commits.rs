@@ -1,7 +1,7 @@
 //! Creates, renames and deletes branches.
 //!
-//! Other members of the store change branches as well, so each change reads the counter of the
-//! registry on which it is based, and is retried if another change came first.
+//! Other members of the store change branches as well, so each change reads the registry's counter
+//! of changes, and is retried if another change came first.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -150,9 +150,9 @@ pub(crate) fn delete(store: &Arc<Engine>, name: &str) -> Result<()> {
     })
 }
 
-/// Gives the branch `from` the name of the branch with the chain `replaced`, which is deleted by
-/// the same commit. `check` examines the branch that is replaced as of the transaction, and notes
-/// the reads on which its result depends.
+/// Gives the branch `from` the name of the branch with the chain `replaced`, and deletes that
+/// branch, in one commit. `check` examines the replaced branch as of the transaction, and notes the
+/// reads on which its result depends.
 ///
 /// # Errors
 /// [`InvalidInput::BranchMoved`] if the branch named `to` has another chain; errors of `check`.
@@ -170,7 +170,7 @@ pub(crate) fn replace(
         }
         let renamed = Chain { name: Some(to.into()), ..alive(known, id)?.clone() };
         let (mut changes, dead_groups) = without(known, replaced, has_ids)?;
-        // This change comes last, so that the name belongs to this branch.
+        // The renaming comes last, so that the name belongs to the branch `from`.
         changes.push((id, Some(renamed)));
         Ok(Plan { changes, dead_groups, counter })
     })
@@ -217,7 +217,7 @@ pub(crate) fn find(store: &Engine, name: &str) -> Result<Option<Arc<Lens>>> {
     Ok(Some(Arc::new(lens)))
 }
 
-/// The branch with this chain (inside: `None` for main); `None` if it was deleted.
+/// The branch with this chain: `Some(None)` if it is main, `None` if it was deleted.
 pub(crate) fn find_chain(store: &Engine, chain: u32) -> Result<Option<Option<Arc<Lens>>>> {
     if chain == MAIN_CHAIN {
         return Ok(Some(None));

@@ -12,7 +12,8 @@ use crate::types::stats::{
 };
 use crate::warm::{WARM_DIR, Warm};
 
-/// Warnings from opening, and the fault of the warm image, if there is one.
+/// Warnings from opening, the fault of the warm image, and why values that pin the log are no
+/// longer moved, as far as there are any.
 pub(crate) fn warnings(store: &Engine) -> Vec<String> {
     let opening = store.opened.warnings.iter().cloned();
     let warm = store.maintenance.warm.as_ref().and_then(Warm::warning);

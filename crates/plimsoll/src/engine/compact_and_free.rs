@@ -14,8 +14,8 @@ use crate::types::error::{Lift, Result};
 use crate::types::lock::lock;
 use crate::types::retention::Retention;
 
-/// Segments that values may pin before they are moved, in addition to as many bytes as the index
-/// has.
+/// Number of segments that values may pin before they are moved out of the log.
+/// [`request_relocation`] states the whole threshold.
 const HELD_SEGMENTS: u64 = 8;
 
 /// Minimum bytes that a compaction must free by ending the active segment or by moving values. A
@@ -126,8 +126,8 @@ pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
         .records()
         .into_iter()
         .partition(|record| record.retention == Retention::Forever);
-    // The log maps moments to GLSNs as far back as a keyspace can be read. Read before the next
-    // check, so that anything written later is younger.
+    // The log is kept as far back as a keyspace can be read, because it maps moments to GLSNs. Read
+    // this before the next check, so that anything written later is younger.
     let oldest = limited.iter().map(|record| space.catalog.horizon.retained(record.id).floor).min();
     let Some(oldest) = oldest else { return Ok(None) };
     for record in unlimited {
@@ -141,10 +141,10 @@ pub(super) fn may_be_freed(space: &LogSpace) -> Result<Option<Glsn>> {
     Ok(Some(until.min(space.kept_from())))
 }
 
-/// If values that runs point to pin much of the log, makes compaction move them into blob files,
-/// and returns whether it does from now on. A value is moved once, and each move rewrites the index
-/// at most once; so the freed bytes of the log must be at least those of the index, in addition to
-/// the copied ones.
+/// If values that runs point to pin much of the log, makes compaction move them into blob files.
+/// Returns whether compaction does so from now on. A value is moved once, and each move rewrites
+/// the index at most once; so the freed bytes of the log must be at least those of the index, in
+/// addition to the copied ones.
 ///
 /// A compaction ends the active segment, so that segment counts as well; and the threshold is
 /// lower, because the caller asked for the space.

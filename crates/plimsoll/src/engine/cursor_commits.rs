@@ -1,7 +1,8 @@
 //! Creates, moves and drops the named cursors of the log.
 //!
-//! Cursors are keys of an internal keyspace, so moving one is an ordinary commit: the name, and the
-//! GLSN to read next (u64, little-endian). That keyspace keeps only the newest versions.
+//! A cursor is a row of an internal keyspace, so moving it is an ordinary commit. The key is the
+//! cursor's name, the value is the GLSN to read next (u64, little-endian). The keyspace keeps only
+//! the newest versions.
 //!
 //! Other members of the store move cursors as well, so each change reads the cursor that it
 //! changes, and is retried if another change came first.

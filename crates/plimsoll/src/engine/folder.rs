@@ -1,7 +1,7 @@
 //! The folder of a store: finds or creates it, and rejects one with other contents.
 //!
-//! Invariant: creating a store removes no file. Files in its folders without a log may be all that
-//! remains of another store.
+//! Invariant: creating a store removes no file. If its folders have files but no log, the files may
+//! be all that remains of another store.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -156,8 +156,8 @@ pub(crate) fn make_folders(path: &Path, options: &Options) -> Result<()> {
 }
 
 /// Renames manifests of other logs whose numbers are above the store's own, so that the next
-/// manifest can take its number. Processes of an earlier version wrote them after their store's
-/// folder was replaced by this one. They are kept; nothing reads them.
+/// manifest can take its number. Processes of an earlier version wrote such manifests after their
+/// store's folder was replaced by this one. The renamed manifests are kept, but nothing reads them.
 pub(crate) fn set_foreign_aside(disk: &dyn Disk, index: &Path, own: u64) -> Result<()> {
     let mut is_changed = false;
     for name in disk.names(index)? {

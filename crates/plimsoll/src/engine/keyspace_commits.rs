@@ -228,8 +228,8 @@ fn try_settle(store: &Arc<Engine>, name: &str, target: Target) -> Result<Keyspac
     Ok(store.reader.keyspaces.handle(record.id, name.into()))
 }
 
-/// The error if another member has dropped the keyspace; it may have created one with the same name
-/// since.
+/// The error if another member has dropped the keyspace. A keyspace of the same name may have been
+/// created since.
 fn dropped(name: &str) -> Error {
     InvalidInput::KeyspaceDropped { name: name.to_owned() }.into()
 }
@@ -237,8 +237,8 @@ fn dropped(name: &str) -> Error {
 /// Keys to delete are collected up to this many bytes at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Deletes all keys of a keyspace and its record, in one commit. Its past versions are kept
-/// according to its retention.
+/// Deletes all keys of a keyspace and its record, in one commit. The keyspace's past versions are
+/// kept according to its retention.
 pub(crate) fn drop_keyspace(store: &Arc<Engine>, keyspace: &Keyspace) -> Result<DropReport> {
     drop_with(store, keyspace, |record| record)
 }
@@ -261,7 +261,7 @@ fn drop_with(
     }
     let _making =
         store.reader.keyspaces.making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // Another call may have dropped the keyspace while this one waited for the lock.
+    // Another call may have dropped the keyspace while this call waited for the lock.
     store.reader.keyspaces.id_to_put(keyspace)?;
     let _dropping = store.reader.keyspaces.begin_drop(id);
     loop {

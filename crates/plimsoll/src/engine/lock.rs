@@ -12,8 +12,10 @@ use plimsoll_log::members::members_of;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::options::Options;
 
-/// How often the lock of a store is tried, and the pause between two tries.
+/// How often the lock of a store is tried again.
 const LOCK_TRIES: usize = 5;
+
+/// The pause before each further try.
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
 
 /// Locks the store for writing.

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! STORE/
-//!   LOCK     locked by the process that has it open for writing
+//!   LOCK     locked by the process, or the processes, that have the store open for writing
 //!   log/     the truth: segments, offset tables, blob files
 //!   index/   a cache of it: the manifest and the runs
 //!   warm/    an image of the hot set in memory; may be missing, may be deleted
 //! ```
 //!
-//! A creation that was interrupted leaves a folder with some of these and no entry in the log: it
-//! opens as an empty store.
+//! A creation that was interrupted leaves a folder with some of these and no entry in the log. Such
+//! a folder opens as an empty store.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;

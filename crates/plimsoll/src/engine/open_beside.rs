@@ -21,8 +21,8 @@ pub(crate) fn open_beside_a_writer<M: PartialEq, T>(
         if opened.is_ok() || tries == TRIES {
             return opened;
         }
-        // While another process writes its first run, that run may be younger than the log was when
-        // it was opened here.
+        // While another process writes its first run, that run may have commits that the log did
+        // not have yet when it was opened here.
         let is_first =
             tries < 3 && matches!((&before, &opened), (Ok(None), Err(Error::Forked { .. })));
         // Files of the manifest that was read may be gone, but only if there is a newer manifest.

@@ -2,7 +2,7 @@
 //!
 //! No read begins before the replay has ended, so versions are inserted lazily: written in log
 //! order, and linked in batches in key order. That is several times cheaper than finding the
-//! position of each in a memtable that does not fit into the processor's caches.
+//! position of each version in a memtable that does not fit into the processor's caches.
 
 use std::sync::Arc;
 

@@ -12,9 +12,10 @@ use crate::txn::replica::Replica;
 use crate::txn::replica::place::Place;
 use crate::types::error::{Error, Result};
 
-/// How long the thread waits for a batch at first, and at most: the wait doubles while no batch
-/// comes.
+/// How long the thread waits for a batch at first. The wait doubles while no batch comes.
 const WAIT: Duration = Duration::from_millis(10);
+
+/// The longest wait for a batch.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// The least time between two records of the place, in nanoseconds.
@@ -45,7 +46,7 @@ impl Replication {
     /// Reads the order for the first time, and starts the thread.
     ///
     /// # Errors
-    /// The store becomes a replica by this opening, and its order cannot be used.
+    /// The store becomes a replica by this opening, but its order cannot be used.
     pub(crate) fn start(&self, background: bool) -> Result<()> {
         let Some(replica) = &self.replica else { return Ok(()) };
         replica.start()?;

@@ -146,8 +146,8 @@ impl Horizon for RetentionHorizon {
             let is_known = self.log.bounds().first.0 <= oldest.0 + 1;
             self.log.time_or_later(oldest).ok().filter(|_| is_known)
         });
-        // Limit it to the clock: if the log's time was restarted, later moments have earlier times
-        // than this one.
+        // Limit the time to the clock: if the log's time was restarted, later moments have earlier
+        // times than this one.
         (oldest, micros.unwrap_or(0).min(self.clock.wall_micros()))
     }
 

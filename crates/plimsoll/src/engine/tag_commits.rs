@@ -50,8 +50,8 @@ pub(crate) fn create(store: &Arc<Engine>, name: &str, at: Glsn) -> Result<TagInf
     Ok(tag.info(name))
 }
 
-/// Fails if other replicas may have dropped versions of a moment, whose time is `micros`: it is
-/// old, has no tag, and not every keyspace keeps its whole history.
+/// Fails if other replicas may have dropped versions of a moment, whose time is `micros`: the
+/// moment is old and has no tag, and not every keyspace keeps its whole history.
 pub(crate) fn check_known_to_replicas(store: &Engine, at: Glsn, micros: u64) -> Result<()> {
     let age = Duration::from_micros(store.reader.log.now_micros().saturating_sub(micros));
     if store.options.order.is_none()

@@ -1,5 +1,5 @@
-//! The transfers that receive commits into a store, so that none deletes the temporary branches of
-//! another.
+//! Registers the transfers that receive commits into a store, so that none deletes the temporary
+//! branches of another.
 //!
 //! The name of a temporary branch is `incoming/PROCESS-TRANSFER-NUMBER`. PROCESS identifies the
 //! process among those that share the store, TRANSFER the transfer among those of the process. A

@@ -1,8 +1,9 @@
 //! Frees the old end of the log.
 //!
-//! Three kinds of entries stay: those that the runs do not hold yet, those that a cursor still has
-//! to read, and those that a value in a run points to. Compaction first moves such values into blob
-//! files ([`crate::index::env::Horizon::relocate_below`]).
+//! These entries stay: those that the runs do not hold yet, those that a cursor or another process
+//! still has to read, those that a caller holds, and those that contain a value to which a run
+//! points. Compaction first moves such values into blob files
+//! ([`crate::index::env::Horizon::relocate_below`]).
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -25,9 +26,11 @@ use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
 use crate::types::lock::lock;
 
-/// How long a compaction waits for another thread that frees the log: longer than freeing takes,
-/// and shorter than a backup of a large store.
+/// How often a compaction tries to free the log while another thread does so or copies its files.
+/// All pauses together are longer than freeing takes, and shorter than a backup of a large store.
 const FREEING_TRIES: u32 = 200;
+
+/// The pause after each try.
 const FREEING_PAUSE: Duration = Duration::from_millis(10);
 
 /// Frees whole segments below `until`; returns the first remaining GLSN. This process must be the
@@ -52,7 +55,7 @@ pub(crate) fn trim(space: &LogSpace, committer: &Committer, until: Glsn) -> Resu
 }
 
 /// How to treat the segment that commits are appended to. Only whole segments are freed, and this
-/// one may take many more commits.
+/// segment may take many more commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Active {
     /// The segment stays open for further commits.
@@ -126,8 +129,8 @@ pub(crate) fn free_soon(space: &LogSpace, until: Glsn, active: Active) -> Result
 fn free(space: &LogSpace, until: Glsn, active: Active) -> Result<Glsn> {
     let mut freed = None;
     space.peers.remove_files(&mut |may_free_below| {
-        // Learn of the cursors of other processes. None is missed: a process that creates a cursor
-        // holds the files until the cursor is committed.
+        // Apply the commits of other processes, to know their cursors. None is missed, because a
+        // process that creates a cursor holds the files until the cursor is committed.
         let caught_up = space.peers.catch_up_durably();
         // While `trim_lock` is held, this process creates no cursor and no hold.
         let until = || until.min(space.kept_from());
@@ -152,8 +155,8 @@ fn free_up_to(
     let needed = space.reader.index.sources.view().min_pointer().unwrap_or(Glsn::MAX);
     let until = until.min(flushed).min(needed).min(others);
     let (log, clock) = (&space.reader.log, &space.clock);
-    // Read again after `until` is published: another process may have held the log since. One that
-    // holds it later sees `until`.
+    // Read again after `until` is published: another process may have held the log since. A process
+    // that holds the log later sees `until`.
     if !may_free_below(until) || space.peers.oldest_needed() < until {
         return Ok(log.bounds().first);
     }
@@ -191,9 +194,9 @@ fn free_up_to(
     Ok(first)
 }
 
-/// Removes blob files of moved values that no run uses any more. They belong to no record, so no
-/// trim removes them. A file that cannot be removed now is retried at the next trim or at the next
-/// opening.
+/// Removes blob files of moved values that no run uses any more. These files belong to no record,
+/// so no trim removes them. A file that cannot be removed now is retried at the next trim or at the
+/// next opening.
 fn sweep_blobs(space: &LogSpace) {
     let (index, log) = (&space.reader.index, &space.reader.log);
     let keep = |blob| index.runs.must_keep_blob(blob);

@@ -52,8 +52,8 @@ const CHANGES_MAX: usize = 12;
 /// does not terminate.
 const ROWS_MAX: usize = 100_000;
 
-/// The most bytes of a file. A recovery that would write more than that, in place of a gap between
-/// two wrong numbers, ends with an error.
+/// The most bytes of a file. A recovery that has to fill a larger gap in the log, because a number
+/// was changed, ends with an error.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 const STORE: &str = "/store";
@@ -69,15 +69,15 @@ struct Sample {
 
 /// How a file's checksums are recomputed.
 enum FileKind {
-    /// Pages with checksums under a seed; in the place of the first ones, blocks if the run is
-    /// packed.
+    /// Pages with checksums under `seed`. If the run is packed, its first `packed` pages are stored
+    /// as blocks.
     Run {
         seed: u64,
         packed: usize,
     },
     /// Pages, and a last page that describes them.
     Blob(BlobTrailer),
-    /// The same, and a first page that contains a position in the log.
+    /// Pages, the first of which contains a position in the log.
     Table(TableHeader),
     /// A log segment and the fragments in its blocks.
     Segment(SegmentHeader, Vec<Placed>),
@@ -237,7 +237,8 @@ fn mend_pages(bytes: &mut [u8], file_seed: u64) {
         .for_each(|(number, page)| mend_page(page, file_seed, number));
 }
 
-/// `packed_places`: the number of places of pages that have blocks instead.
+/// Recomputes the checksums of a run. `packed_places`: the number of its first pages in whose
+/// places blocks are stored.
 fn mend_run(bytes: &mut [u8], file_seed: u64, packed_places: usize) {
     for (place, bytes) in bytes.chunks_mut(PAGE_BYTES).enumerate() {
         if place >= packed_places {
@@ -515,7 +516,7 @@ fn read_all(db: &Db) {
 }
 
 fn read_keyspace(db: &Db, snapshot: &Snapshot, keyspace: &Keyspace) {
-    let _ = snapshot.range(keyspace, ..).map(|range| walk("a walk", range));
+    let _ = snapshot.range(keyspace, ..).map(|range| walk("a forward scan", range));
     let _ = snapshot.range(keyspace, ..).map(|range| walk("a reverse scan", range.reverse()));
     let _ =
         snapshot.prefix(keyspace, b"key 01").map(|range| walk("a prefix scan", range.keys_only()));

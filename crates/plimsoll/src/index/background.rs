@@ -21,8 +21,7 @@ use crate::index::runs::Runs;
 /// Its runs are then settled (merged to make reads cheaper).
 const SETTLE_AFTER: Duration = Duration::from_millis(300);
 
-/// How often an index with values that expire is checked for those that have, if nothing else
-/// happens.
+/// How often an idle index that holds expiring values is checked for expired ones.
 const EXPIRY_CHECK: Duration = Duration::from_secs(5);
 
 /// Divisor: "almost no writes" means less than this part of a memtable within [`SETTLE_AFTER`].
@@ -75,8 +74,8 @@ fn retry_after(failures: u32) -> Duration {
     RETRY_FIRST.saturating_mul(1 << failures.min(16).saturating_sub(1)).min(RETRY_MAX)
 }
 
-/// Frees log segments that the changed runs no longer need. Does nothing in a shared store, whose
-/// members free segments under the turn, subject to each other's floors.
+/// Frees log segments that the changed runs no longer need. Does nothing in a shared store: its
+/// members free segments while they hold the append lock, and keep those that other members need.
 fn free_log(env: &Env) {
     if env.role().members().is_none() && !env.signals.is_closing() {
         // A flush must not cause the next one.
@@ -145,7 +144,7 @@ fn start_compacting(
                 match progress {
                     Progress::Worked => Next::Again,
                     Progress::Idle if priority == Priority::Due => Next::Within(SETTLE_AFTER),
-                    // Other processes need not check: the bell rings when one becomes the keeper.
+                    // Only the keeper checks. A process that becomes the keeper is signalled.
                     Progress::Idle if looked.role().may_write() && compaction.has_expiries() => {
                         looked.advance_time();
                         Next::Within(EXPIRY_CHECK)

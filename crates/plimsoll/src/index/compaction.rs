@@ -53,7 +53,7 @@ pub(crate) struct Compaction {
     runs: Arc<Runs>,
     /// Held during a step.
     jobs: Mutex<Jobs>,
-    /// Whether runs may be merged only to make reads cheaper.
+    /// Whether merges whose only purpose is cheaper reads are allowed.
     may_settle: AtomicBool,
 }
 
@@ -73,8 +73,8 @@ struct Jobs {
     slots: Vec<Slot>,
     /// Damage that a job found: compaction stops until the index is opened again.
     stopped: Option<Error>,
-    /// The run that the last history job made, and the moments for which it kept versions. It is
-    /// not scanned again for droppable versions before one of those moments is released.
+    /// The run that the last history job made, and the moments for which it kept versions. This run
+    /// is not scanned again for droppable versions before one of those moments is released.
     swept_history: Swept,
     /// Total bytes written when the owner last called for a step.
     seen_bytes_in: u64,
@@ -155,17 +155,20 @@ impl Compaction {
         self.step_for(if seen == bytes_in { Priority::Settle } else { Priority::Due })
     }
 
-    /// Whether a current run has values that expire and that may be dropped then, so that merges
-    /// may become due without writes. A table with expiring values of several keyspaces has none.
+    /// Whether a current run has values that will expire and may then be dropped, so that merges
+    /// may become due without writes. Tables with expiring values of several keyspaces do not
+    /// count.
     pub(crate) fn has_expiries(&self) -> bool {
         let (view, horizon) = (self.runs.sources.view(), &self.runs.env.horizon);
         let mut infos = view.runs.iter().flat_map(|run| run.infos());
         infos.any(|info| info.expiries.is_some_and(|of| horizon.may_give_up(of.keyspace)))
     }
 
-    /// Whether a commit at `to` would let a merge drop values that have not expired at `from`, the
-    /// time of the newest commit: most values of a table, or all expiring ones if these are the
-    /// majority. Both are microseconds since 1970 UTC.
+    /// Whether a merge that drops expired values would be worth it if the newest commit were at
+    /// `to`, and is not worth it now that the newest commit is at `from`. This holds if most values
+    /// of a table expire by `to`, but not by `from`. It also holds if most have expired by `from`,
+    /// and the last expiring value of the table expires between the two. Both are microseconds
+    /// since 1970 UTC.
     pub(crate) fn expires_between(&self, from: u64, to: u64) -> bool {
         let (view, env) = (self.runs.sources.view(), &self.runs.env);
         let lookups = Lookups::new(&*env.horizon);
@@ -180,7 +183,7 @@ impl Compaction {
         })
     }
 
-    /// Sets whether runs may be merged only to make reads cheaper.
+    /// Sets whether merges whose only purpose is cheaper reads are allowed.
     pub(crate) fn set_may_settle(&self, may_settle: bool) {
         // Relaxed: the flag guards no other data.
         self.may_settle.store(may_settle, Ordering::Relaxed);
@@ -269,7 +272,7 @@ impl Compaction {
     ) -> Result<Progress> {
         let term = self.runs.env.role().term();
         for slot in &mut jobs.slots {
-            // Drop a job that another process's term has overtaken.
+            // Drop a job of an earlier term: another process may have been the keeper since.
             slot.job.take_if(|job| !job.is_of(term));
         }
         if jobs.stopped.is_some() || term.is_none() {
@@ -300,7 +303,7 @@ impl Compaction {
         let result = match (result, unasked_below) {
             (Err(error), Some(below)) => {
                 self.runs.env.horizon.stop_relocating(below, &error);
-                // Reads of the damaged value report it.
+                // Reads of the damaged value report the damage.
                 if unrequested == UnrequestedFailure::Ignore || is_lasting(&error) {
                     Ok(())
                 } else {
@@ -351,7 +354,7 @@ impl Compaction {
     fn begin_jobs(&self, jobs: &mut Jobs, task: impl FnOnce(&Jobs) -> Option<Task>) {
         jobs.fit(&self.runs.env.context);
         if jobs.slots.first().is_some_and(|slot| slot.job.is_none()) {
-            // The second slot's job goes first because it is short.
+            // While the second slot has a job, no other one begins, because that job is short.
             let other = jobs.slots.iter().any(|slot| slot.job.is_some());
             if !other && let Some(task) = task(jobs) {
                 jobs.slots[0].job = Some(Job::new(&self.runs, &jobs.slots[0].set_aside, task));
@@ -429,15 +432,15 @@ impl Compaction {
             };
             current.or_else(history)
         };
-        // A requested relocation neither waits for the others nor fails with them.
+        // A requested relocation neither waits for unrequested ones nor fails with them.
         task(self.runs.env.horizon.must_relocate_below()).or_else(|| {
             let unrequested = task(self.runs.env.horizon.relocate_below());
             unrequested.map(|task| Task { moves_unasked: true, ..task })
         })
     }
 
-    /// A merge of the runs that have not absorbed the oldest range deletion; otherwise of a history
-    /// run that has not absorbed every one.
+    /// A merge of the current runs that have not absorbed the oldest range deletion. If all have
+    /// absorbed every range deletion, a job on a history run that has not.
     fn absorption(&self, view: &View) -> Option<Task> {
         let checkpoint = self.runs.checkpoint().glsn;
         let ranges = view.ranges.retained(|_, glsn| glsn <= checkpoint);
@@ -446,8 +449,9 @@ impl Compaction {
         }
         let oldest_needed = |run: &Arc<Run>| job::oldest_needed(&ranges, run);
         if let Some(glsn) = view.runs.iter().filter_map(oldest_needed).min() {
-            // No newer run may hold a version older than the range deletion: a lookup would find it
-            // before the absorbed deletion.
+            // Every run that holds a version older than the range deletion must take part. If a
+            // newer run kept such a version, a lookup would find it before the point deletion in
+            // the merged run.
             let from = view.runs.iter().position(|run| run.min_glsn() <= glsn)?;
             let to = view.runs.iter().rposition(|run| oldest_needed(run) == Some(glsn))?.max(from);
             let from = from.max((to + 1).saturating_sub(FAN_IN));

@@ -63,13 +63,13 @@ pub(crate) trait Horizon: Send + Sync {
     /// for example when a past snapshot is opened.
     fn retained(&self, keyspace: u32) -> MomentSet;
 
-    /// Whether `keyspace` may give up moments without a change of its settings.
+    /// Whether moments of `keyspace` may become unreadable without a change of its settings.
     fn may_give_up(&self, _keyspace: u32) -> bool {
         true
     }
 
-    /// A moment at or below `oldest`, which is a retained moment of a keyspace, and a time in
-    /// microseconds since 1970 UTC: every read at that moment or a later one judges expiries by
+    /// Returns a moment at or below `oldest` (a retained moment of a keyspace), and a time in
+    /// microseconds since 1970 UTC. Every read at that moment or a later one judges expiries by
     /// that time or a later one. `Glsn::NONE`: no such moment is known.
     fn expired(&self, _oldest: Glsn) -> (Glsn, u64) {
         (Glsn::NONE, 0)
@@ -94,8 +94,8 @@ pub(crate) trait Horizon: Send + Sync {
 /// the others to later calls. The argument: whether the memtable may be closed to free more.
 pub(crate) type FreeLog = Box<dyn Fn(bool) + Send + Sync>;
 
-/// Makes a commit in an idle store if values have expired by the clock whose space is freed once
-/// log time has passed their expiry.
+/// Makes a commit in an idle store if values have expired by the clock. The commit advances log
+/// time past their expiry, so that merges can free their space.
 pub(crate) type AdvanceTime = Box<dyn Fn() + Send + Sync>;
 
 /// The state that all owners of the index share.
@@ -127,7 +127,8 @@ impl Env {
         &self.context.role
     }
 
-    /// Sets how the log is freed; the index calls it in the background when its runs have changed.
+    /// Sets the function that frees the log. The index calls the function in the background when
+    /// its runs have changed.
     pub(crate) fn free_log_by(&self, free_log: FreeLog) {
         let _ = self.free_log.set(free_log);
     }
@@ -140,7 +141,8 @@ impl Env {
         }
     }
 
-    /// Sets how log time is advanced; the index calls it in the background while it is idle.
+    /// Sets the function that advances log time. The index calls the function in the background
+    /// while it is idle.
     pub(crate) fn advance_time_by(&self, advance_time: AdvanceTime) {
         let _ = self.advance_time.set(advance_time);
     }

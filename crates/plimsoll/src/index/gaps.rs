@@ -6,24 +6,25 @@
 //! publishes the interval, and later iterators seek to its end. A commit that deletes a range
 //! publishes the range.
 //!
-//! The remembered writes of recent commits also show which ranges of keys no commit has written
-//! since a moment, so that the validation of a range that was read need not search the memtables.
+//! This module also remembers which spans of keys the last commits wrote ([`Recent`]). This shows
+//! that no commit has written in a range since a moment, so validating a range that was read need
+//! not search the memtables.
 //!
 //! A gap states: *at every GLSN from `since` on, up to the first commit that puts into the
 //! interval, no key in it is alive.*
 //!
 //! Invariants:
-//! 1. A commit removes its keys from the gaps before its GLSN becomes the applied one
+//! 1. A commit removes its keys from the gaps before its GLSN counts as applied
 //!    ([`Gaps::commit`]). A reader that sees the commit therefore finds no gap over its keys,
 //!    however long the commit took. A spilled commit removes the spans of its tables
 //!    ([`Gaps::adopt`]).
 //! 2. A scan at snapshot m publishes with `since` = m, and only if no commit after m has put into
 //!    the interval. A commit whose puts are no longer remembered counts as such a put. A commit
-//!    that is not applied yet takes the lock later, and invariant 1 covers it.
+//!    that is not applied yet removes its keys from the published gap later (invariant 1).
 //! 3. A reader at a snapshot before `since` does not use the gap.
 //! 4. Deletions, compaction, retention and dropped keyspaces bring no key to life, so they change
-//!    nothing here. Another process may, so a read-only index keeps no gaps. An index starts
-//!    without any.
+//!    nothing here. Commits of other processes may, so a read-only index keeps no gaps. An index
+//!    starts without any.
 //! 5. The list and the memory of recent puts are bounded, and charged once they are used. If the
 //!    budget refuses, there are no gaps.
 //!
@@ -49,18 +50,19 @@ use crate::index::gaps::list::{Gap, GapList, successor};
 pub(crate) const LOOKUP_AFTER: u64 = 4;
 /// A scan publishes a gap of at least this many deleted keys.
 pub(crate) const PUBLISH_FROM: u64 = 8;
-/// In a longer gap, a scan publishes the passed part and searches for a known gap again after every
-/// this many deleted keys.
+/// In a longer gap, a scan publishes the passed part, and searches for a known gap again, each time
+/// it has stepped over this many deleted keys.
 pub(crate) const PUBLISH_EACH: u64 = 1024;
 
 /// Bytes of the list.
 const LIST_BYTES: usize = 48 << 10;
 
-/// The most commits whose puts are remembered.
+/// The most commits whose spans are remembered.
 const RECENT: usize = 256;
 
-/// Neighbouring gaps are joined only if both have been known for this many commits. Before that, a
-/// reader at a slightly older snapshot can still use the older one.
+/// Neighbouring gaps with different `since` are joined only if both have been known for this many
+/// commits, because a reader at a slightly older snapshot can use the older gap, but not the joined
+/// one, which has the younger `since`.
 const SETTLED_AFTER: u64 = 128;
 
 /// Bytes charged for the list and the remembered spans.
@@ -71,7 +73,7 @@ const CHARGED_BYTES: u64 = (LIST_BYTES + 2 * RECENT * size_of::<Span>() + 4096) 
 pub(crate) struct Gaps {
     budget: Budget,
     enabled: bool,
-    /// Whether scans may publish: the memory is charged.
+    /// Whether the memory is charged, so that scans may publish.
     is_armed: AtomicBool,
     state: Mutex<State>,
 }
@@ -92,11 +94,11 @@ struct Recent {
     spans: VecDeque<Span>,
     /// Every commit that is younger than this is in `spans`, unless it is not applied yet.
     known_since: Glsn,
-    /// An upper bound of the applied commits.
+    /// The newest commit that was noted; at first, the newest one that the runs hold.
     newest: Glsn,
 }
 
-/// Keys of a commit: the beginnings of the first and of the last one.
+/// The prefixes of the first and the last key of a commit.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     glsn: Glsn,
@@ -104,7 +106,7 @@ struct Span {
     last: u128,
 }
 
-/// The prefixes of the first and the last key that a commit puts. Deletions do not count.
+/// The prefixes of the first and last key that a commit puts, and of those that it puts or deletes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WriteSpan {
     puts: Option<(u128, u128)>,
@@ -152,8 +154,8 @@ impl Recent {
         self.spans.push_back(span);
     }
 
-    /// Whether no commit after `after` has a key from one that begins with `first` to one that
-    /// begins with `last`, as far as that is known.
+    /// Whether it is known that no commit after `after` has a key whose prefix is between `first`
+    /// and `last`.
     fn is_unchanged_between(&self, first: u128, last: u128, after: Glsn) -> bool {
         let later = || self.spans.iter().rev().take_while(|span| span.glsn > after);
         after >= self.known_since && !later().any(|span| span.first <= last && first <= span.last)
@@ -161,7 +163,7 @@ impl Recent {
 }
 
 impl Gaps {
-    /// No gaps; runs hold commits up to `held`. If not `enabled`, there never are any.
+    /// An empty list. The runs hold all commits up to `held`. If not `enabled`, it stays empty.
     pub(crate) fn new(budget: &Budget, enabled: bool, held: Glsn) -> Self {
         let state = State {
             list: GapList::new(LIST_BYTES),
@@ -238,8 +240,8 @@ impl Gaps {
         }
     }
 
-    /// Records the gaps that the commit at `glsn` has read. No other commit has put into them
-    /// since.
+    /// Records the gaps that the transaction committed at `glsn` has found. Its validation showed
+    /// that no other commit has put into them.
     pub(crate) fn publish_committed(&self, gaps: Vec<Gap>, glsn: Glsn) {
         if gaps.is_empty() {
             return;
@@ -270,8 +272,8 @@ impl Gaps {
         }
     }
 
-    /// Records that the commit at `glsn` writes keys from `first` to `last`; `puts`: not only
-    /// deletions. For ranges that it deletes, `last` is the end of the last range.
+    /// Records that the commit at `glsn` writes keys from `first` to `last`. `puts` is false if it
+    /// only deletes. For ranges that it deletes, `last` is the end of the last range.
     pub(crate) fn adopt(&self, glsn: Glsn, first: &[u8], last: &[u8], puts: bool) {
         if !self.enabled {
             return;
@@ -299,7 +301,7 @@ impl Gaps {
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
         after: Glsn,
     ) -> bool {
-        // Without gaps, the memtables are searched.
+        // If nothing is remembered, the caller searches the memtables.
         if !self.is_armed.load(Ordering::Relaxed) {
             return false;
         }

@@ -243,9 +243,10 @@ fn damaged(path: &Path, what: &str) -> Error {
 /// Which manifest is the newest on disk after a write failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// That of another process, with the same number.
+    /// The manifest of another process, with the same number.
     Taken,
-    /// That of another process, with a higher number; it may continue from this one.
+    /// The manifest of another process, with a higher number. That process may continue from this
+    /// one.
     Overtaken,
     /// The previous manifest.
     Old,

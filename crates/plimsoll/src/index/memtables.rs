@@ -9,7 +9,7 @@
 //!    that runs it, so it never waits for a thread that may have ended.
 //! 3. Where possible, a writer waits for a flush before it takes the commit lock
 //!    ([`Memtables::wait_for_room`]), so that others can commit in the meantime. It never waits for
-//!    one while it holds the members' turn ([`Memtables::try_reserve`]).
+//!    a flush while it holds the append lock of all processes ([`Memtables::try_reserve`]).
 
 mod flush;
 pub(crate) mod flush_policy;
@@ -204,7 +204,8 @@ impl Memtables {
         bytes: usize,
     ) -> Result<Reservation<'_>, OutOfBudget> {
         if !self.env.role().only_reads() {
-            // Refill the reserve first: a new memtable keeps its chunks even if it stays empty.
+            // Refill the reserve before the memtable takes chunks, because the memtable would keep
+            // them even if the refill fails.
             self.runs.files.fill_reserve()?;
         }
         memtable.map().reserve(bytes)?;
@@ -308,7 +309,8 @@ impl Memtables {
     /// Closes the active memtable at `boundary`, unless a memtable already ends there.
     pub(crate) fn close_up_to(&self, boundary: Glsn) {
         let mut active = lock(&self.writer);
-        // Close an empty one as well: the checkpoint moves past entries that are not transactions.
+        // Close an empty memtable as well, so that the checkpoint moves past entries that are not
+        // transactions.
         let closed_at =
             self.sources.current_view().closed.first().map_or(Glsn::NONE, |closed| closed.boundary);
         if !active.is_empty() || (!self.runs.is_flushed(boundary) && closed_at < boundary) {
@@ -451,15 +453,15 @@ impl Memtables {
         Ok(Arc::new(rest))
     }
 
-    /// See [`Following::leap`]; everything up to `applied` was applied here.
+    /// See [`Following::leap`]. This process has applied everything up to `applied`.
     pub(crate) fn leap(&self, members: &Members, applied: Glsn) -> Result<Glsn> {
         self.close_up_to(applied);
         self.following.leap(members)
     }
 
-    /// Continues from the checkpoint of the known manifest if it is after `applied` (applied here)
-    /// and before `next` (the first log entry that this process has not read). Returns that
-    /// checkpoint. The caller must not apply anything else at the same time.
+    /// Continues from the checkpoint of the known manifest if it is after `applied` (the last
+    /// commit that this process has applied) and before `next` (the first log entry that it has not
+    /// read). Returns that checkpoint. The caller must not apply anything else at the same time.
     pub(crate) fn skip_to_checkpoint(
         &self,
         members: &Members,

@@ -36,7 +36,8 @@ const RUNS_SOFT: usize = 48;
 /// budget has room for about a hundred.
 const DEPTH_HARD: usize = 64;
 
-/// Nanoseconds per byte, multiplied by the square of the number of runs above a soft limit.
+/// The delay per byte is this many nanoseconds, times the square of the number of runs above a soft
+/// limit.
 const NANOS_PER_BYTE: u64 = 4;
 
 /// The longest delay of one call: this for the call itself, and as much again for each
@@ -53,8 +54,8 @@ const WAIT_LONGEST_NANOS: u64 = 10_000_000_000;
 /// The interval at which a stopped writer checks whether merges have caught up.
 const POLL_NANOS: u64 = 100_000_000;
 
-/// Maximum number of compaction steps that a writer runs itself if there are no threads and too
-/// many runs.
+/// Maximum number of compaction steps that a writer runs itself if there are too many runs and no
+/// background threads.
 const STEPS_INLINE: usize = 32;
 
 /// Delays writers.
@@ -83,8 +84,8 @@ impl Throttle {
         }
     }
 
-    /// Blocks the writer while there are too many runs; without threads, runs merges instead. Not
-    /// called under the commit lock, so other commits proceed.
+    /// Blocks the writer while there are too many runs; without background threads, runs merges
+    /// instead. Not called under the commit lock, so other commits proceed.
     ///
     /// # Errors
     /// A merge on this thread failed (without threads only).

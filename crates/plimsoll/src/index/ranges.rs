@@ -5,8 +5,8 @@
 //! same commit have the same GLSN, so they survive.
 //!
 //! Invariants:
-//! 1. A set is immutable and belongs to a view, so that readers see changes of runs and ranges at
-//!    once.
+//! 1. A set is immutable and belongs to a view, so that a reader sees a change of the runs together
+//!    with the change of the ranges that it causes.
 //! 2. Keeping a range longer than needed changes no answer, because it hides only deleted versions.
 //!    A range leaves the set when every source that overlaps with it has absorbed it, which means
 //!    that the source holds a point deletion wherever the range deleted a version.
@@ -58,7 +58,7 @@ impl Fragment {
         self.glsns[..self.glsns.partition_point(|glsn| *glsn > after)].last().copied()
     }
 
-    /// The GLSNs of the deletions of the interval, and one more, in order.
+    /// The GLSNs of the interval's deletions with `glsn` added, in order.
     fn deleted_at(&self, glsn: Glsn) -> SmallVec<[Glsn; 2]> {
         match self.glsns.binary_search_by(|other| glsn.cmp(other)) {
             Ok(_) => self.glsns.clone(),
@@ -184,7 +184,7 @@ impl RangeSet {
         let of_one =
             |next: &Fragment| of_glsns(next) + FRAGMENT_BYTES + next.first.len() + next.end.len();
         let of_ends = 2 * FRAGMENT_BYTES + 4 * (first.len() + end.len());
-        // The changed chunks are divided anew, so that the keys of each may share more bytes.
+        // The changed chunks are divided anew, so the keys of each may share a longer prefix.
         let changed = &self.chunks[self.changed_by(first, end)];
         let old_keys = changed.iter().flat_map(|chunk| &chunk.fragments).map(|old| old.first.len());
         let longest = old_keys.chain([first.len(), end.len()]).max().unwrap_or(0);
@@ -194,7 +194,8 @@ impl RangeSet {
         (of_edges + touched.map(of_one).sum::<usize>() + of_ends + of_chunks) as u64
     }
 
-    /// The chunks that a range from `first` to `end` and its neighbours lie in.
+    /// The chunks that contain the intervals touched by a range from `first` to `end`, and their
+    /// neighbours.
     fn changed_by(&self, first: &[u8], end: &[u8]) -> std::ops::Range<usize> {
         let upto = (self.begun(end).chunk + 1).min(self.chunks.len());
         self.begun(first).chunk.min(upto)..upto
@@ -240,8 +241,8 @@ impl RangeSet {
         }
     }
 
-    /// The oldest deletion of the version of `key` at `glsn` that is older than the key's next
-    /// younger version, at `younger`.
+    /// The oldest range deletion that deleted the version of `key` at `glsn`: it is younger than
+    /// that version and older than the key's next younger version, which is at `younger`.
     pub(crate) fn deletion_of(&self, key: &[u8], glsn: Glsn, younger: Glsn) -> Option<Glsn> {
         if self.newest <= glsn {
             return None;
@@ -313,7 +314,7 @@ impl RangeSet {
         })
     }
 
-    /// The deletions of intervals that `keeps` selects, and the others.
+    /// Two sets: one with the deletions of intervals that `keeps` selects, one with the others.
     pub(crate) fn parted(&self, mut keeps: impl FnMut(&Fragment, Glsn) -> bool) -> (Self, Self) {
         let mut others = Vec::new();
         let kept = self.mapped(|fragment| {
@@ -422,7 +423,7 @@ impl RangeSet {
 }
 
 /// Adds the union of two intervals to `all`, up to the lower of their ends, and returns the rest of
-/// each. If they do not overlap, it adds the first one only.
+/// each. If they do not overlap, it adds only the one that comes first.
 fn merged(
     old: Fragment,
     new: Fragment,
@@ -446,7 +447,7 @@ fn merged(
     (rest(&old), rest(&new))
 }
 
-/// A place in a set: after this many intervals of this chunk.
+/// A place in a set: after the first `at` intervals of a chunk.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     chunk: usize,
@@ -512,7 +513,7 @@ impl Cover {
     }
 }
 
-/// Adds point deletions for range deletions while versions pass by in order (keys ascending, one
+/// Adds point deletions for range deletions to a sequence of versions in order (keys ascending, one
 /// key's versions newest first).
 #[derive(Debug)]
 pub(crate) struct Absorber {

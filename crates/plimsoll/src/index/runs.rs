@@ -1,9 +1,9 @@
 //! The owner of the runs: their files, the manifest that names them, and how a changed set of runs
 //! is installed and published.
 //!
-//! Lock order: the writer's lock of [`crate::index::memtables`]; the flush's or the compaction's
-//! (never both); the record's; the view's. The view's lock is only taken to replace the view, for a
-//! few instructions. Files are written and synced only under the job's own lock and the record's.
+//! Lock order: the writer's lock of [`crate::index::memtables`]; the lock of a flush or of a step
+//! of compaction (never both); the lock of `record`; the lock under which the view is replaced, for
+//! a few instructions. Files are written and synced only under the job's lock and that of `record`.
 
 pub(crate) mod blobs;
 pub(crate) mod change;
@@ -48,7 +48,7 @@ use crate::types::lock::lock;
 /// How often a new keeper tries to install a manifest while the previous one still installs some.
 const FENCE_TRIES: u32 = 16;
 
-/// The number of deletions that a deleted range counts as, compared with other gaps: most ranges
+/// The number of deleted keys for which a deleted range counts when gaps are compared: most ranges
 /// hold at least about as many keys.
 const DEAD_IN_A_RANGE: u64 = 100;
 
@@ -203,8 +203,8 @@ impl Runs {
             let with = |set: RangeSet, (first, end)| set.with(first, end, glsn);
             view.ranges = Arc::new(ranges.clone().fold(empty, with));
         });
-        // Replay skips later puts that a run holds already, so they would not be removed from the
-        // gaps.
+        // Replay skips later puts that a run holds already, so these puts would not remove their
+        // keys from the gap.
         if glsn > self.held {
             let view = self.sources.current_view();
             ranges.for_each(|(first, end)| view.gaps.publish(first, end, glsn, DEAD_IN_A_RANGE));
@@ -353,9 +353,10 @@ impl Runs {
             if matches!(outcome, Outcome::Taken | Outcome::Overtaken)
                 && let Some(members) = self.env.role().members()
             {
-                // The manifest was installed by the keeper that has replaced this one, or by a
-                // keeper that this one has replaced, which was stopped during its takeover and then
-                // resumed; it sweeps files that its manifest does not name.
+                // Another keeper has installed a manifest: either the one that has replaced this
+                // keeper, or one that this keeper had replaced, but that was only stopped during
+                // its takeover and has been resumed. That keeper sweeps the files that its manifest
+                // does not name.
                 members.keeper.resign();
                 return Err((outcome, self.env.role().not_keeper()));
             }
@@ -592,7 +593,7 @@ impl Runs {
         releases
     }
 
-    /// Reads everything up to the checkpoint from the runs from now on, if `may_pass` allows it.
+    /// From now on, everything up to the checkpoint is read from the runs, if `may_pass` allows it.
     /// Returns the checkpoint.
     pub(crate) fn skip_to_checkpoint(&self, may_pass: impl FnOnce(Glsn) -> bool) -> Option<Glsn> {
         let record = lock(&self.record);

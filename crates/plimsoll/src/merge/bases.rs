@@ -84,8 +84,8 @@ impl Bases {
     }
 
     /// Merges the results of `read` for each base, for example the value of a key. Two results are
-    /// equal if `is_same` returns true. `None` if the bases changed it in different ways, or if the
-    /// limit was reached.
+    /// equal if `is_same` returns true. `None` if two bases changed the same thing in different
+    /// ways, or if the limit was reached.
     ///
     /// # Errors
     /// Errors of `read` and `is_same`.

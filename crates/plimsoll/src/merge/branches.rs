@@ -44,7 +44,7 @@ impl Db {
     /// conflicts.
     ///
     /// The merge is recorded: the next merge of the two branches begins where this one ended. Both
-    /// continue as before. The metadata of the new commit is `merge of branch <name>`.
+    /// branches continue as before. The metadata of the new commit is `merge of branch <name>`.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {

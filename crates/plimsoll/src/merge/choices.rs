@@ -15,7 +15,7 @@ pub(crate) struct Choices {
     pub(crate) keyspaces: Option<Vec<Keyspace>>,
     /// The excluded keyspaces, even if `keyspaces` includes them.
     pub(crate) excluded: Vec<Keyspace>,
-    /// The metadata of the new commit; `None`: that of the operation.
+    /// The metadata of the new commit; `None`: the default of the operation.
     pub(crate) metadata: Option<Vec<u8>>,
 }
 

@@ -111,7 +111,7 @@ impl Merge {
     }
 
     /// Commits a merge of branches. If another merge of the same branches has released the base of
-    /// this one, this merge is repeated; its base is then the state that the other merge has
+    /// this merge, this merge is repeated. Its base is then the state that the other merge has
     /// merged.
     fn commit_branches(&self, store: &Arc<Engine>, to: Target<'_>) -> Result<(bool, Glsn), Stop> {
         let (released, mut left) = (Cell::new(None), RELEASED_MAX);
@@ -209,7 +209,8 @@ impl Merge {
         let mut has_steps = false;
         while let Some((step, theirs)) = stream.next(|part, key| self.note(tx, part, key))? {
             if step.action() == MergeAction::Conflict {
-                // The same stream finds the others, because it keeps its moments readable.
+                // The same stream finds the other conflicts later, because it keeps its moments
+                // readable.
                 return Err(Stop::Conflicts(MergeSteps::conflicts(step, stream)));
             }
             apply(tx, step, theirs)?;

@@ -53,9 +53,9 @@ impl<'a> Graph<'a> {
         Self { store, view, at, chains: BTreeMap::new(), lease }
     }
 
-    /// The newest states in both sets of commits, each with the commits that it contains. There are
-    /// several if branches were merged crosswise. One may be contained in another if a chain
-    /// between the two is no longer retained.
+    /// The newest states that both sets of commits contain, each with the commits that it contains.
+    /// There are several if branches were merged crosswise. One of them may be contained in another
+    /// if a chain between the two is no longer retained.
     ///
     /// # Errors
     /// Disk errors, the budget, or corruption.
@@ -215,7 +215,7 @@ impl<'a> Graph<'a> {
     /// the newest.
     fn merged_into(&mut self, into: u32, upto: Glsn, states: &mut Vec<State>) -> Result<()> {
         let key = |bytes: &[u8]| KeptKey::new(BRANCHES, bytes);
-        // The greatest id is never used.
+        // This does not overflow, because the greatest id is never used.
         let end = key(&chain_key(into + 1))?;
         let mut from = Bound::Excluded(key(&chain_key(into))?);
         loop {
@@ -235,7 +235,8 @@ impl<'a> Graph<'a> {
             if chain == MAIN_CHAIN || self.chain(chain)?.is_some() {
                 states.push((chain, merged));
             }
-            // The older merges of the same chain are in this one.
+            // The older merges of the same chain are contained in this one, so go on with the next
+            // chain.
             from = Bound::Included(key(&merge_prefix(into, chain + 1))?);
         }
     }

@@ -5,9 +5,9 @@
 //! of fields. Numbers are equal only if they are written in the same way.
 //!
 //! The result does not depend on which side is ours: of the additions of both sides, those of the
-//! side whose text is smaller as bytes come first, and white space is that of the base if it has
-//! any fields. The merged text is not longer than the three texts together. If it would be, white
-//! space is left out.
+//! side whose text is smaller as bytes come first, and white space is that of the base if the base
+//! has any fields. The merged text is not longer than the three texts together. If it would be
+//! longer, white space is left out.
 
 mod read;
 #[cfg(test)]
@@ -22,9 +22,10 @@ use self::read::{Digest, Digests, Document, Element, List, Spaces, document, lis
 use crate::types::error::Result;
 use crate::types::value::Value;
 
-/// The longest text, and the most fields and elements of the three texts together, because they are
-/// listed on the heap.
+/// The longest text that is merged.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
+
+/// The most fields and elements of the three texts together. They are listed on the heap.
 const ELEMENTS_MAX: u64 = 1 << 15;
 
 /// Upper bound of the heap memory for each field or element of the texts.
@@ -68,8 +69,8 @@ pub(super) fn merge(
     }
     let text_bytes: u64 = lens.iter().sum();
     let bytes_max = text_bytes as usize;
-    // Names and strings without their escapes, and the merged text.
     let mut bytes = Buffer::with_capacity(budget, Kind::Staging, bytes_max)?;
+    // The lists of fields and elements, and names and strings without their escapes.
     let lists_bytes = (elements + lens.len() as u64) * ELEMENT_BYTES;
     let _lease = budget.lease(Kind::Staging, lists_bytes + 2 * text_bytes)?;
     let documents: Vec<Document<'_>> = base.into_iter().chain([ours, theirs]).collect();
@@ -243,7 +244,7 @@ impl<'a> Sides<'a> {
     }
 
     /// The fields or elements of the base and of both sides, the side with the smaller text first;
-    /// `None` if one is of another kind. Without a base, it is empty.
+    /// `None` if one is of another kind. Without a base, its list is empty.
     fn lists(self, open: u8) -> Option<[List<'a>; 3]> {
         let base = self.base.map_or(Some(List::default()), |base| list(base, open))?;
         let (ours, theirs) = (self.ours?, self.theirs?);

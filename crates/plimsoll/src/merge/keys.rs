@@ -196,8 +196,8 @@ impl Keys {
             let span = |keyspace: &Keyspace| -> Result<Span> {
                 Ok(Span::new(store.reader.keyspaces.id_of(keyspace)?, &range))
             };
-            // Dropping a keyspace deletes its keys on main, after the fork of a branch that still
-            // sees them.
+            // Dropping a keyspace deletes its keys on main. A branch that was forked before the
+            // drop still sees them, so compare everything that each state sees.
             if first.0 != last.0 && states.iter().any(|state| state.lens().is_some()) {
                 for (keyspace, state) in [first, last] {
                     let Some(keyspace) = keyspace else { continue };

@@ -1,8 +1,8 @@
 //! Merges in a partial clone, whose commit graph lacks commits.
 //!
 //! The marks in keyspace [`IDS`] name the commits of which the store lacks parents. The common
-//! ancestors of the merged states are known if the bases contain all of these commits that the
-//! merged states contain. Any other merge is refused.
+//! ancestors of the merged states are known if each marked commit that a merged state contains is
+//! also contained in a base. Any other merge is refused.
 
 use std::sync::Arc;
 
@@ -44,8 +44,8 @@ fn below(id: &[u8]) -> Error {
     InvalidInput::BelowBoundary { id }.into()
 }
 
-/// Fails if two states contain a commit of which the store lacks parents, and their common
-/// ancestors do not contain it.
+/// Fails if one of two states contains a commit of which the store lacks parents, and none of their
+/// common ancestors contains it.
 ///
 /// # Errors
 /// [`InvalidInput::BelowBoundary`]; errors of reads.

@@ -78,8 +78,8 @@ impl Db {
     /// # }
     /// ```
     ///
-    /// Nothing is recorded for later merges: if the branch of the commit is merged too, both sides
-    /// have made the same change, which is not a conflict.
+    /// Nothing is recorded for later merges: if the branch of the commit is merged later, both
+    /// sides have made the same change, which is not a conflict.
     /// [`MergeRule::Counter`](crate::MergeRule::Counter) then adds the change a second time.
     /// Keyspaces are found by their names, as in a revert.
     pub fn cherry_pick(&self, glsn: Glsn) -> CherryPick {

@@ -71,7 +71,7 @@ impl Db {
     /// it does not create, drop or change keyspaces. To undo [`Db::drop_keyspace`], create the
     /// keyspace again and revert the commit that dropped it, which puts its keys back.
     ///
-    /// It undoes commits on main. [`Branch::revert`] undoes those of another branch.
+    /// This method undoes commits on main. [`Branch::revert`] undoes those of another branch.
     pub fn revert(&self, glsn: Glsn) -> Revert {
         self.main().revert(glsn)
     }
@@ -81,7 +81,7 @@ impl Branch {
     /// Undoes the changes of a commit by a commit on this branch: see [`Db::revert`]. The commit
     /// was made on this branch, or on an ancestor before the fork. If it merged another branch into
     /// this one, this branch becomes what it was before; merging the same state again changes
-    /// nothing, and reverting the revert brings it back.
+    /// nothing, and reverting the revert brings the merged changes back.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {

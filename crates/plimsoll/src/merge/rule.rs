@@ -41,12 +41,12 @@ use crate::types::value::Value;
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum MergeRule {
-    /// It is a conflict. The default.
+    /// The key is a conflict. The default.
     #[default]
     Conflict,
-    /// It keeps our value.
+    /// The key keeps our value.
     Ours,
-    /// It gets their value.
+    /// The key gets their value.
     Theirs,
     /// The values are numbers, as for [`Db::add`](crate::Db::add), and the changes of both sides
     /// are added: the result is `ours + theirs - base`. Equal changes are added too, so a commit
@@ -117,20 +117,20 @@ pub struct MergeInput<'a> {
 /// The decision about a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MergeDecision {
-    /// It gets this value.
+    /// The key gets this value.
     Put(Vec<u8>),
-    /// It is deleted.
+    /// The key is deleted.
     Delete,
-    /// It is a conflict.
+    /// The key is a conflict.
     Conflict,
 }
 
 /// The decision about a key whose sides differ.
 #[derive(Clone, Debug)]
 pub(crate) enum Resolved {
-    /// It keeps our value.
+    /// The key keeps our value.
     Keep,
-    /// It gets their value, or is deleted if it has none there.
+    /// The key gets their value, or is deleted if it has none there.
     Theirs,
     Put(Value),
     Delete,
@@ -141,9 +141,9 @@ pub(crate) enum Resolved {
 pub(crate) type Values = [Option<ValueReader>; 3];
 
 impl MergeRule {
-    /// A rule that calls `decide` for each key that both sides changed. It may be called several
-    /// times for one key, because the merge is repeated if another transaction interferes. If it
-    /// panics, nothing is written, and the merge returns
+    /// A rule that calls `decide` for each key that both sides changed. `decide` may be called
+    /// several times for one key, because the merge is repeated if another transaction interferes.
+    /// If `decide` panics, nothing is written, and the merge returns
     /// [`InvalidInput::MergeFunctionPanicked`].
     ///
     /// ```

@@ -34,9 +34,9 @@ const SIDES: [MergeSide; 3] = [MergeSide::Base, MergeSide::Ours, MergeSide::Thei
 /// The effect of a merge on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MergeAction {
-    /// It puts a value.
+    /// The merge puts a value.
     Put,
-    /// It deletes the key.
+    /// The merge deletes the key.
     Delete,
     /// Nothing, because both sides changed the key in different ways: as long as there is a
     /// conflict, the merge writes nothing at all.
@@ -49,8 +49,8 @@ pub(crate) struct Sides {
     pub(crate) bases: Option<Bases>,
     pub(crate) ours: Snapshot,
     pub(crate) theirs: Snapshot,
-    /// Whether they are states of branches. Keyspaces belong to the store, so that each is then the
-    /// one that exists now.
+    /// Whether the three are states of branches. Keyspaces belong to the store, so in each of the
+    /// states, a keyspace is then the one that exists now.
     pub(crate) are_branches: bool,
 }
 
@@ -226,7 +226,7 @@ impl MergeStep {
         match &self.resolved {
             Resolved::Put(value) => Ok(Some(value.clone())),
             Resolved::Theirs if self.action == MergeAction::Put => self.value(MergeSide::Theirs),
-            // The value of theirs has expired since.
+            // `Theirs` without a put: their value has expired since, or there is none.
             Resolved::Theirs | Resolved::Keep | Resolved::Delete | Resolved::Conflict => Ok(None),
         }
     }
@@ -234,7 +234,7 @@ impl MergeStep {
     /// The keyspace that is written.
     ///
     /// # Errors
-    /// It does not exist now.
+    /// The keyspace does not exist now.
     pub(crate) fn target(&self) -> Result<&Keyspace> {
         self.part
             .ours()
@@ -298,8 +298,8 @@ impl Stream {
         self.has_changes
     }
 
-    /// The next step, and their value. Passes each read of our state to `note`: a keyspace and a
-    /// key before it is read, an expiry afterwards.
+    /// The next step, and their value. Passes each read of our state to `note`: a keyspace or a key
+    /// before it is read, an expiry afterwards.
     pub(crate) fn next(
         &mut self,
         mut note: impl FnMut(&Part, Read<'_>) -> Result<()>,
@@ -430,7 +430,7 @@ impl Stream {
         };
         let action = match (&resolved, &theirs) {
             (Resolved::Keep, _) => return Ok(None),
-            // Equal values that cannot be added.
+            // Equal values that the rule for counters cannot add are no conflict.
             (Resolved::Conflict, _) if is_done => return Ok(None),
             (Resolved::Theirs, None) | (Resolved::Delete, _) => MergeAction::Delete,
             (Resolved::Theirs, Some(_)) | (Resolved::Put(_), _) => MergeAction::Put,

@@ -10,9 +10,11 @@ use plimsoll_memory::buffer::Buffer;
 use crate::types::error::Result;
 use crate::types::value::{Value, room_for};
 
-/// The longest text, and the most lines of the three texts together. The limits exist because the
-/// comparison allocates from the heap, where freed memory may stay with the process.
+/// The longest text that is merged. This limit and the next one exist because the comparison
+/// allocates from the heap, where freed memory may stay with the process.
 const TEXT_BYTES_MAX: usize = 1 << 20;
+
+/// The most lines of the three texts together.
 const LINES_MAX: u64 = 1 << 16;
 
 /// Upper bound of the memory that a comparison takes for each line of the two texts: its token, its

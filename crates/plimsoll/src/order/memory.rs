@@ -38,7 +38,7 @@ pub struct MemoryOrder {
 struct Shared {
     state: Mutex<State>,
     appended: Condvar,
-    /// Never notified: waiting for it takes time.
+    /// Never notified: a wait for it takes as long as its timeout, like a slow append.
     never: Condvar,
 }
 
@@ -90,12 +90,12 @@ impl MemoryOrder {
         self.state().faults = faults;
     }
 
-    /// Whether calls reach the order.
+    /// Sets whether calls reach the order.
     pub fn set_available(&self, yes: bool) {
         self.state().is_available = yes;
     }
 
-    /// How long an append takes.
+    /// Sets how long an append takes.
     pub fn set_delay(&self, delay: Duration) {
         self.state().delay = delay;
     }

@@ -27,18 +27,18 @@ use crate::types::keyspaces::BRANCHES;
 /// of them. More are searched by seeks, which skip the chains that did not write the key.
 const LOOKUPS_MAX: usize = 4;
 
-/// A branch of an open store, to read and write through.
+/// A branch of an open store, through which it is read and written.
 pub(crate) struct Lens {
     name: Arc<str>,
     ancestry: Ancestry,
-    /// The moments at which the ancestors are read. Held open, so that they stay readable although
-    /// the branch may be deleted.
+    /// The moments at which the ancestors are read. They are held open, so that they stay readable
+    /// even if the branch is deleted.
     _moments: Vec<OpenMoment>,
 }
 
 impl Lens {
-    /// A branch that had this name when it was looked up. Opens the moments at which its ancestors
-    /// are read.
+    /// Opens the moments at which the ancestors of a branch are read. `name`: the name that the
+    /// branch had when it was looked up.
     ///
     /// # Errors
     /// The budget.
@@ -105,7 +105,7 @@ impl Lens {
     /// `chain`; the number of chains if there is none.
     pub(crate) fn place_from(&self, from: usize, chain: u32) -> usize {
         let rest = &self.ancestry.chains[from..];
-        // In most calls it is the first one.
+        // In most calls, it is the chain with number `from`.
         if rest.first().is_some_and(|(id, _)| *id <= chain) {
             return from;
         }
@@ -117,8 +117,9 @@ impl Lens {
         at.up_to(self.ancestry.main)
     }
 
-    /// For one of the branch's own index keys: the index key and the moment at which the version is
-    /// read that the branch sees at `at`. That version may be a deletion or have expired.
+    /// Where the version that the branch sees at `at` is stored, for one of the branch's own index
+    /// keys: returns the index key of that version, and the moment at which to read it. The version
+    /// may be a deletion or have expired.
     pub(crate) fn resolve<'k, 'm>(
         &self,
         reader: &Reader,

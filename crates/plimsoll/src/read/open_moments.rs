@@ -37,7 +37,7 @@ pub(crate) struct Snapshots {
     pub(crate) branches: Branches,
 }
 
-/// The moments that some of the threads have opened, on its own cache line.
+/// The moments that some of the threads have opened. Each part has its own cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Part {
@@ -47,16 +47,18 @@ struct Part {
 
 #[derive(Debug, Default)]
 struct Open {
-    /// The newest moment that was ever opened here, and the number of snapshots open at it. Usually
-    /// no other moment is open.
+    /// The newest moment that was ever opened in this part, and the number of snapshots open at it.
+    /// Usually no other moment is open.
     newest: (Glsn, u64),
     /// The number of snapshots open at each older moment.
     older: BTreeMap<Glsn, u64>,
-    /// The snapshots above that also retain every later moment: their number at each moment.
+    /// For each moment, the number of its snapshots that also retain every later moment. `newest`
+    /// and `older` count these snapshots as well.
     floors: BTreeMap<Glsn, u64>,
     /// The number of charged snapshots.
     charged: usize,
-    /// One lease for every [`CHARGED_TOGETHER`] snapshots. One is kept if none is open.
+    /// One lease for every [`CHARGED_TOGETHER`] snapshots. One lease is kept if no snapshot is
+    /// open.
     leases: Vec<Lease>,
 }
 

@@ -102,8 +102,8 @@ impl Reader {
     }
 
     /// Looks a key up as of `at`: in the sources that no run holds yet, in the row cache, then in
-    /// the runs. `in_rows` reads a current or past row, which may know that there is no value;
-    /// `in_runs` reads a version; both are given `state`.
+    /// the runs. `in_rows` reads the current row (`false`) or a past row (`true`); a row may show
+    /// that the key has no value. `in_runs` reads a version. Both are given `state`.
     #[inline]
     fn look_up<S, T>(
         &self,
@@ -115,7 +115,7 @@ impl Reader {
     ) -> Result<Option<T>> {
         let at = as_of.glsn;
         let mut above = view.get_above(key, at)?;
-        // A row of a key in a deleted range may be older than the deletion.
+        // If the key is in a deleted range, its row may be older than the deletion.
         if above.leaves_it_to_the_runs() && above.deleted_at(view, key, at) == Glsn::NONE {
             let mut kept = in_rows(state, false)?;
             if kept.is_none() && view.is_past(at) {
@@ -202,8 +202,8 @@ impl Reader {
         key: &[u8],
         at: AsOf<'_>,
     ) -> Result<Option<ValueReader>> {
-        // `at` is retained until this second snapshot is open, because the caller's is open at the
-        // same moment.
+        // The caller has a snapshot open at `at`, so the moment is retained until this second
+        // snapshot is open.
         let moment = self.snapshots.open(&self.budget, || AsOf::new(at.glsn, at.micros()))?;
         let found = self.read(|view| {
             let hit = find(view, key, at)?;
@@ -368,7 +368,7 @@ impl ValueReader {
         self.len
     }
 
-    /// The commit that wrote it.
+    /// The commit that wrote the value.
     pub(crate) fn glsn(&self) -> Glsn {
         self.glsn
     }
@@ -400,8 +400,8 @@ impl ValueReader {
         Ok(fits)
     }
 
-    /// Whether two values have the same bytes. Both readers begin at the first byte, before and
-    /// afterwards.
+    /// Whether two values have the same bytes. Both readers must be at the first byte, and are
+    /// there again afterwards.
     pub(crate) fn has_bytes_of(&mut self, other: &mut Self) -> Result<bool> {
         if self.len != other.len {
             return Ok(false);

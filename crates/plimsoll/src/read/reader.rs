@@ -140,7 +140,7 @@ impl Reader {
         }
         match self.log.meta(glsn) {
             Ok(meta) => Ok(Some(meta.timestamp_micros)),
-            // Trimmed between the two lookups.
+            // The log was trimmed between the two lookups.
             Err(LogError::Trimmed { .. }) => kept(),
             Err(error) => Err(Error::of_log(error)),
         }

@@ -20,7 +20,7 @@ use crate::types::error::Result;
 /// let bytes = match db.get_resident(&users, "ada", |name| name.len())? {
 ///     Resident::Value(bytes) => Some(bytes),
 ///     Resident::Absent => None,
-///     // On another thread, or after a lock was released: this one may wait for the disk.
+///     // This read may wait for the disk: run it on another thread, or after releasing locks.
 ///     Resident::NotResident => db.get_with(&users, "ada", |name| name.len())?,
 /// };
 /// assert_eq!(bytes, Some(12));

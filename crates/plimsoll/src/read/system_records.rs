@@ -72,7 +72,7 @@ impl OwnRecords {
         self.refresh_cursors(at)?;
         self.refresh_tags(at)?;
         self.refresh_branches(at)?;
-        // Release: partner of the load in `is_loaded`.
+        // Release: pairs with the load in `is_loaded`.
         self.is_loaded.store(true, Ordering::Release);
         Ok(())
     }

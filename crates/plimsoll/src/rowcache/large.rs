@@ -6,8 +6,8 @@
 //! this size in several parts.
 //!
 //! Invariants:
-//! 1. A value is kept only while more than one part in [`KEPT_FREE`] of the budget is free beyond
-//!    it.
+//! 1. A value is added only if at least one part in [`KEPT_FREE`] of the budget is free after that.
+//!    Values are dropped when less is free.
 //! 2. Large values are in lent memory: the budget reclaims it before it makes the page pool evict a
 //!    page.
 //! 3. Every byte is charged. An entry that is dropped while a reader uses it is charged until that
@@ -55,7 +55,7 @@ pub(crate) struct LargeValues {
     _filter_lease: Lease,
 }
 
-/// Invariant: both have the same keys.
+/// Invariant: `by_hash` and `order` have the same keys.
 #[derive(Default)]
 struct Entries {
     /// By the hash of the key. Of two keys with the same hash only one can be cached.
@@ -63,9 +63,9 @@ struct Entries {
     /// In eviction order. An entry that was read since it was queued is queued again instead of
     /// evicted.
     order: VecDeque<u64>,
-    /// The number of filter bits that were set since it was built from the entries, and scratch
-    /// space to rebuild it.
+    /// The number of filter bits that were set since the filter was built from the entries.
     bits_set: usize,
+    /// Scratch space to rebuild the filter.
     spare: Vec<u64>,
 }
 

@@ -31,8 +31,8 @@ use crate::types::value::Value;
 /// The prefix of the keys of such entries, in the place of a keyspace's id.
 const PAST: Prefix = Prefix::of(u32::MAX);
 
-/// Replace another snapshot's entry on only 1 in N reads, so that two snapshots do not evict each
-/// other's row on every read.
+/// Another snapshot's entry is replaced on only one in this many reads, so that two snapshots do
+/// not evict each other's row on every read.
 const READS_FOR_AN_EXCHANGE: u64 = 16;
 
 /// The head of a past row: the first and the last moment that it answers.

@@ -38,7 +38,8 @@ const MARGIN: f64 = 1.15;
 /// A cache with less memory than this is not useful.
 const LEAST_BYTES: u64 = 1 << 20;
 
-/// The rows' target is changed if it is off by more than one part in this.
+/// The memory limit of rows is changed only if it differs from the wanted one by more than one part
+/// in this many of the total.
 const TOLERANCE: u64 = 4 * WHOLE;
 
 /// Free memory is lent to rows, except for one part in this of the budget, which is reserved for
@@ -54,7 +55,7 @@ const RETURN_STEPS_MAX: usize = 4;
 pub(crate) struct Moves {
     /// Steps from pages to rows.
     pub(crate) to_rows: u64,
-    /// Steps back.
+    /// Steps from rows to pages.
     pub(crate) to_pages: u64,
     /// Ghost hits of rows.
     pub(crate) row_returns: u64,
@@ -141,9 +142,9 @@ impl Balance {
     }
 
     /// Weighs and moves a step if the evidence supports it, or lends free memory; does nothing if
-    /// another thread is doing so. Free budget is divided as well, because after a restart the
-    /// pages may not have been restored yet, and restored rows must not be measured by them.
-    /// Returns whether there is memory to lend.
+    /// another thread is doing so. Free memory counts as part of the memory to divide: after a
+    /// restart, the pages may not have been restored yet, and the rows' share would be computed
+    /// from too small a total. Returns whether there is memory to lend.
     pub(crate) fn rebalance(&self, cache: &Cache, pool: &Pool, budget: &Budget) -> bool {
         let (free_bytes, kept_bytes) = (budget.free_bytes(), budget.limit_bytes() / KEPT_FREE);
         let lent = free_bytes.saturating_sub(kept_bytes);
@@ -181,7 +182,8 @@ impl Balance {
             (row_cache.held_bytes + lent).saturating_sub(owed).min(total / WHOLE * MAX_SHARE);
         let wanted = share.max(with_lent);
         if wanted.abs_diff(row_cache.limit_bytes) > total / TOLERANCE {
-            // A little each time, because a reader does this while others insert.
+            // Change the memory only a little each time, because a reader does this while others
+            // insert.
             let steps = if owed > 0 { RETURN_STEPS_MAX } else { 1 };
             let _ = (0..steps).any(|_| cache.approach_memory(wanted).1);
         }

@@ -61,7 +61,8 @@ impl RowCache {
     /// image was saved.
     pub(crate) fn expect_share(&self, parts: u64) {
         let Some(kept) = &self.kept else { return };
-        // Held, so that a cache that is replaced meanwhile gets no memory after it was emptied.
+        // Hold the handle, so that a cache that is replaced meanwhile gets no memory after it was
+        // emptied.
         let handle = kept.handle();
         if let Some(cache) = &handle.cache {
             kept.balance.begin_with(parts, cache, &kept.pool);

@@ -23,7 +23,7 @@ pub enum Forgery {
     Expiry,
     /// The key of a deletion.
     Delete,
-    /// A range, which is not sent.
+    /// A deleted range: it is not sent.
     Range,
 }
 
@@ -108,7 +108,8 @@ fn send(
         _ => is_forged = false,
     }
     sink.commit(&forged, &mut |sink| {
-        // A commit that the receiver has is not sent.
+        // Set only here: if the receiver has the commit, it does not ask for the changes, and
+        // nothing altered is sent.
         IS_FORGED.set(is_forged);
         changes(&mut Forging { sink, forgery })
     })

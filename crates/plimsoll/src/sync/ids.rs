@@ -45,6 +45,7 @@ use crate::types::error::{Error, Result};
 use crate::types::keyspaces::{BOUNDARY, IDS, IDS_POSITION, Keyspace, PLACE};
 
 const COMMIT: u8 = b'c';
+
 /// The key of the depth of a partial clone.
 const DEPTH: &[u8] = b"d";
 
@@ -393,10 +394,11 @@ impl Ids {
         Ok(Some(parents))
     }
 
-    /// The kind of the commit that ends a state, and its parents.
+    /// The kind of the commit that ends a state, and its parents. If there is no record of the
+    /// commit, the log was trimmed there, and the kind is [`Kind::Trimmed`].
     ///
     /// # Errors
-    /// [`damaged`] if there is no such commit or its record cannot be decoded; errors of reads.
+    /// [`damaged`] if the commit's record cannot be decoded; errors of reads.
     pub(super) fn node(&self, snapshot: &Snapshot, state: State) -> Result<(Kind, Vec<State>)> {
         let known = self.known_at(snapshot, state)?;
         Ok((known.kind, known.parents))
@@ -470,8 +472,8 @@ impl Ids {
         }
     }
 
-    /// Whether the log was trimmed at a state of a chain before its ids were asked for. The next
-    /// record of the chain then stands for unknown commits.
+    /// Whether the log was trimmed at a state of a chain before the ids of the chain were computed.
+    /// The next record of the chain then stands for unknown commits.
     fn is_trimmed(&self, snapshot: &Snapshot, batch: &Batch, (chain, at): State) -> Result<bool> {
         if at == Glsn::MAX {
             return Ok(false);
@@ -515,7 +517,7 @@ impl Ids {
         Ok(places)
     }
 
-    /// Whether a chain was not removed.
+    /// Whether a chain still exists.
     pub(super) fn is_chain(&self, chain: u32) -> bool {
         let known = self.store().reader.snapshots.branches.known();
         chain == MAIN_CHAIN || known.get(chain).is_some()

@@ -337,7 +337,7 @@ impl ImportCommit<'_> {
         changed
     }
 
-    /// Sets the value of a key. It does not expire, whatever the keyspace's time to live.
+    /// Sets the value of a key. The value does not expire, even if the keyspace has a time to live.
     ///
     /// # Errors
     /// [`InvalidInput::ImportOrder`] if `key` is not greater than the previous key of the

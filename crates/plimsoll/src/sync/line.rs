@@ -29,7 +29,7 @@ struct Steps<'a> {
     ids: &'a Ids,
     snapshot: Snapshot,
     next: Option<State>,
-    /// Whether the last commit has no parents, in any store.
+    /// Whether the commit that was returned last has no parents in any store.
     is_root: bool,
 }
 

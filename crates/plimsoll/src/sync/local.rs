@@ -23,7 +23,7 @@ use crate::types::options::Options;
 pub(super) struct Local {
     db: Db,
     ids: Ids,
-    /// Whether the store is closed at the end.
+    /// Whether [`Peer::close`] closes the store.
     closes: bool,
 }
 
@@ -44,8 +44,9 @@ impl Local {
         Ok(Self { ids: Ids::open(&db)?, db, closes: true })
     }
 
-    /// States whose commits the other store has, all of them: of each line, the state at the first
-    /// commit that this store has, because that commit contains the rest of the line.
+    /// For each line of `haves`, the states at the first commit that this store has, too. That
+    /// commit contains the rest of the line. The other store has all commits that these states
+    /// contain.
     fn common(&self, haves: &Haves) -> Result<Vec<State>> {
         let (mut states, mut is_found) = (Vec::new(), false);
         for (id, begins) in &haves.commits {

@@ -3,8 +3,8 @@
 //! A partial clone has only first-parent lines. Each line begins with a boundary commit, which has
 //! the id, the parents, the time and the metadata of the original commit, and as its changes the
 //! complete state of that commit. The id of a boundary commit cannot be verified, because it covers
-//! the commit's changes and not its state; the hash of the state is. The ids of later commits are
-//! verified as in any store.
+//! the commit's changes and not its state; the hash of the state is verified instead. The ids of
+//! later commits are verified as in any store.
 
 use std::num::NonZeroU32;
 
@@ -75,9 +75,9 @@ impl Db {
     }
 }
 
-/// Transfers the commits of the first-parent line of a commit of the source that `own`, a partial
-/// clone, lacks, and makes its branch `name` end with this commit. The branch must end with
-/// `before`. Returns the number of commits that were transferred.
+/// Transfers a first-parent line to `own`, a partial clone: the commits of the line of `wanted`
+/// that `own` lacks. Makes the branch `name` of `own` end with the wanted commit; the branch must
+/// end with `before`. Returns the number of commits that were transferred.
 pub(super) fn transfer_line(
     source: &mut dyn Peer,
     wanted: Wanted<'_>,

@@ -1,5 +1,5 @@
-//! The two stores of a transfer, as one of them sees the other: [`Peer`]. A store that is open in
-//! this process is one (`local`), and so is a store at the other end of a connection (`wire`).
+//! A store that takes part in a transfer ([`Peer`]): it is open in this process (`local`), or at
+//! the other end of a connection (`wire`).
 
 use crate::api::db::Db;
 use crate::sync::commit_id::CommitId;
@@ -52,11 +52,11 @@ pub(super) struct Line {
 /// The last commit of a [`Line`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LineEnd {
-    /// It has no parents.
+    /// The commit has no parents.
     Root = 0,
-    /// A partial clone can begin with it.
+    /// A partial clone can begin with the commit.
     Boundary = 1,
-    /// The other store has it.
+    /// The other store has the commit.
     Known = 2,
 }
 
@@ -79,9 +79,9 @@ pub(super) struct Wanted<'a> {
 pub(super) struct Move<'a> {
     /// The name of the branch.
     pub(super) name: &'a str,
-    /// Its last commit before; `None`: it is empty or does not exist.
+    /// The branch's last commit before the transfer; `None`: the branch is empty or does not exist.
     pub(super) before: Option<CommitId>,
-    /// Its last commit afterwards.
+    /// The branch's last commit after the transfer.
     pub(super) last: CommitId,
     /// Whether `last` must contain `before`.
     pub(super) is_forward: bool,

@@ -2,8 +2,8 @@
 //!
 //! A commit is placed after its first parent: on the receiving branch if that ends with the parent,
 //! otherwise on a temporary branch. If the receiving branch does not end with the last commit after
-//! the transfer, one more commit makes it equal to that. The temporary branches are then deleted.
-//! The commits that were merged from them are kept.
+//! the transfer, one more commit makes it equal to that commit. The temporary branches are then
+//! deleted. The commits that were merged from them are kept.
 //!
 //! Memory: a transfer knows at most [`MAX_SIDE_LINES`] temporary branches, whatever their number in
 //! the store. If it needs the end of a branch that it does not know, it forks a new branch there.
@@ -257,8 +257,8 @@ impl Receiver {
         }
     }
 
-    /// Creates a temporary branch that leaves a chain right after the commit `id`. Returns it, and
-    /// the state.
+    /// Creates a temporary branch that leaves a chain right after the commit `id`. Returns the
+    /// branch, and the state right after the commit.
     ///
     /// # Errors
     /// [`InvalidInput::StateNotRetained`] if no such state is retained any more; corruption if the

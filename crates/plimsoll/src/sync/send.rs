@@ -50,7 +50,9 @@ pub(super) trait CommitSink {
 struct Step {
     glsn: Glsn,
     chain: u32,
+    /// Whether the other store has the commit.
     is_there: bool,
+    /// [`Head::is_on_line`].
     is_on_line: bool,
 }
 

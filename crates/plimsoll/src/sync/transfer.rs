@@ -26,8 +26,10 @@ use crate::types::invalid_input::InvalidInput;
 /// The most attempts of a transfer. Each one fails only because another transfer has made progress.
 const ATTEMPTS: u32 = 1000;
 
-/// The bounds of the pause between two attempts.
+/// The first pause between two attempts. Each later one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
+
+/// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// The result of a transfer to a branch.
@@ -115,8 +117,8 @@ impl Db {
     }
 
     /// The GLSN of the commit with an id; `None` if the store does not have it. If several commits
-    /// have the id: one that made the changes itself, before one that only set a branch to that
-    /// commit's state; of these, one on main.
+    /// have the id, a commit that made the changes itself is preferred to one that only made a
+    /// branch equal to it; among several such commits, one on main is preferred.
     ///
     /// # Errors
     /// As for [`Db::commit_id`], without [`Error::Trimmed`] and [`Error::Future`].
@@ -163,7 +165,8 @@ impl Db {
     }
 
     /// As [`Db::push_to`], but also if the other branch has commits that this one does not contain.
-    /// A new commit then makes it equal to this one. Its own commits stay in its history.
+    /// A new commit then makes the other branch equal to this one. The other branch's own commits
+    /// stay in its history.
     ///
     /// # Errors
     /// As for [`Db::push_to`], without [`InvalidInput::NotFastForward`];
@@ -236,7 +239,7 @@ impl Db {
         self.fetch_commit(other, (branch, None), into)
     }
 
-    /// Fetches a commit of a branch, with the history before it; `None`: its last one.
+    /// Fetches a commit of a branch, with the history before it; `None`: the branch's last commit.
     pub(super) fn fetch_commit(
         &self,
         other: &mut dyn Peer,
@@ -405,7 +408,7 @@ impl Db {
         branch_commits::create(&self.store, &new, branch.id(), place.glsn)?;
         drop(snapshot);
         match replace(self, &new, &old, at) {
-            // Another transfer has moved it, and knows better where it ends.
+            // Another transfer has moved the branch meanwhile, so the branch stays as it is.
             Err(Error::InvalidInput(InvalidInput::BranchMoved { .. })) => self.delete_branch(&new),
             replaced => replaced,
         }
@@ -438,8 +441,9 @@ impl Branch {
 /// The attempts of a transfer to a branch that other transfers and commits move meanwhile.
 struct Attempts<'a> {
     db: &'a Db,
-    /// The number of attempts that failed, and the last commit of the branch before the last one.
+    /// The number of attempts that failed.
     failed: u32,
+    /// The last commit of the branch when the last failed attempt began.
     before: Option<CommitId>,
 }
 
@@ -503,8 +507,8 @@ fn transfer(
             let sink = &mut crate::sync::forging::Forger(sink);
             source.send(wanted, &haves, sink)
         });
-        // The haves are only a sample. A partial clone can send nothing else than the commits after
-        // this one, so ask for it.
+        // The haves are only a sample. A partial clone can send only the commits after the commit
+        // `id`, so ask whether the target has that commit, and add it.
         if let Err(Error::InvalidInput(InvalidInput::BelowBoundary { id })) = &sent
             && !haves.is_full()
             && let Ok(id) = id.parse()

@@ -94,8 +94,9 @@ impl Applier {
         self.load_own_records().map(|()| true)
     }
 
-    /// Loads, in commit order, the records of keyspaces that this process has changed, because
-    /// another member may have changed them since. After an error, they are loaded the next time.
+    /// Loads the records of keyspaces again after this process has changed one, because another
+    /// member may have changed them since. Loads under the commit lock, between two commits. After
+    /// an error, they are loaded the next time.
     pub(crate) fn load_own_keyspaces(&self) -> Result<()> {
         let _lock = self.sequencer.lock()?;
         lock(&self.to_load).keyspaces = true;

@@ -22,10 +22,11 @@ use crate::types::index_key::IndexKey;
 use crate::types::keyspaces::{BRANCHES, CURSORS, SYSTEM, TAGS, TIME_MARK};
 use crate::types::version::Stored;
 
-/// During an open, memtable room is reserved in steps of this many bytes, or of this part of a
-/// memtable (a divisor) if that is less, because a reservation costs as much as a small
-/// transaction.
+/// During an open, memtable room is reserved in steps of this many bytes, because a reservation
+/// costs as much as a small transaction.
 const ROOM_BYTES: usize = 64 << 10;
+
+/// Divisor: such a step is at most this part of a memtable.
 const ROOM_PART: u64 = 16;
 
 /// The circumstances in which commits are applied.
@@ -154,7 +155,8 @@ impl<'a> Apply<'a> {
                     in_order(operations, glsn),
                 )?;
                 if self.when != When::Opening {
-                    // The next reservation may be made by a commit of this process.
+                    // Release the room, because the next reservation may be made by a commit of
+                    // this process.
                     self.room = None;
                 }
                 self.touched.add(touches);

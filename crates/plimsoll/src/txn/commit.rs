@@ -371,9 +371,9 @@ impl<'a> Commit<'a> {
         [SYSTEM, TAGS, BRANCHES].iter().any(|own| self.spaces.contains(own))
     }
 
-    /// Whether commits that follow it in a batch, before it is applied, cannot be checked against
-    /// it key by key. This is so if it deletes ranges, has runs, or writes records of the store's
-    /// own.
+    /// Whether the commit must be the last of its batch, because commits after it could not be
+    /// checked against it key by key before it is applied: it deletes ranges, has runs, or writes
+    /// the store's own records.
     pub(crate) fn ends_batch(&self) -> bool {
         !self.writes.ranges().is_empty()
             || !self.writes.spilled().is_empty()
@@ -418,7 +418,7 @@ impl<'a> Commit<'a> {
             && self.gaps.is_empty()
     }
 
-    /// Its payload, if that is in one piece after the head.
+    /// The payload as its head and the rest; `None` if the rest is in several pieces.
     pub(crate) fn payload(&self) -> Option<[&[u8]; 2]> {
         let [Part::Small { start, end }] = self.body.parts[..] else { return None };
         Some([&self.body.head, &self.body.small[start..end]])

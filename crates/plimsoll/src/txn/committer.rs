@@ -236,7 +236,7 @@ impl Committer {
     /// The last entry that any process has ordered ([`Peers::ordered_between_commits`]).
     ///
     /// # Errors
-    /// As for that.
+    /// As for [`Peers::ordered_between_commits`].
     pub(crate) fn ordered_between_commits(&self) -> Result<Glsn> {
         self.peers.ordered_between_commits()
     }
@@ -258,7 +258,7 @@ impl Committer {
     }
 
     /// The newest GLSN that is readable in any process. From now on no snapshot below it is opened,
-    /// unless it is requested.
+    /// unless a caller requests that moment.
     fn newest_to_open(&self) -> Glsn {
         let visible = self.sequencer.visible();
         if self.is_alone { visible } else { self.peers.newest_readable().max(visible) }
@@ -294,8 +294,8 @@ impl Committer {
         }
     }
 
-    /// The moment of a visible commit: the newest one is judged by the clock, an older one by its
-    /// own time.
+    /// The moment of a visible commit. Its time is that of the clock if the commit is the newest,
+    /// otherwise the commit's own.
     ///
     /// # Errors
     /// The disk, the budget, or corruption of the log.

@@ -1,9 +1,10 @@
 //! Values of a transaction that expire.
 //!
 //! An expiry is a time that is stored with the value. A time to live counts from the call, not from
-//! the commit. Reads of the transaction judge by the time of its snapshot. If a value that it has
-//! read expires before its commit's own time, the commit is refused with
-//! [`crate::Error::Conflict`], as if the value had been deleted by another commit.
+//! the commit. A read of the transaction decides by the time of the snapshot whether a value has
+//! expired. If a value that the transaction has read expires before its commit's own time, the
+//! commit is refused with [`crate::Error::Conflict`], as if the value had been deleted by another
+//! commit.
 
 use std::io::Read;
 use std::time::{Duration, SystemTime};
@@ -132,7 +133,7 @@ impl Transaction {
         Ok(Ttl::new(self.expiry(key.get())?, now))
     }
 
-    /// The time by which an expiry is judged now.
+    /// The current time, to which expiries are compared.
     fn now_micros(&self) -> u64 {
         self.committer.reader.log.now_micros()
     }

@@ -81,8 +81,8 @@ pub(crate) trait Peers: Send + Sync + Debug {
         Glsn::NONE
     }
 
-    /// The last entry that any process has ordered, after the commits in progress. A later entry
-    /// gets its time after this call has begun.
+    /// Waits for the commits in progress, and returns the last entry that any process has ordered.
+    /// Each later entry gets its time after this call has begun.
     ///
     /// # Errors
     /// [`crate::Error::Stalled`], [`crate::Error::Poisoned`], the system.

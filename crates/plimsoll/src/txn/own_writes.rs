@@ -158,7 +158,7 @@ impl<'t> OwnWrites<'t> {
         Ok(())
     }
 
-    /// A backward scan meets a key's oldest write first.
+    /// The newest write of the key at a position. A backward scan meets a key's oldest write first.
     fn newest_of_key(&self, position: Option<Position>) -> Option<Position> {
         match self.direction {
             Direction::Forward => position,
@@ -167,7 +167,7 @@ impl<'t> OwnWrites<'t> {
     }
 
     /// Selects the source of the next key in the iterator's direction. If several sources have the
-    /// key, the newest comes first here.
+    /// key, the newest source is selected, because it is tried first.
     fn choose(&mut self) {
         let memory = self.memory.map(|_| Source::Memory);
         let runs =

@@ -90,7 +90,8 @@ pub(crate) fn encode_runs(
     }
 }
 
-/// Appends an operation except for the bytes of an inline value, which follow it and are returned.
+/// Appends an operation without the bytes of an inline value. Returns these bytes, which the caller
+/// must append.
 ///
 /// # Panics
 /// The value is in the log or lost, which no transaction writes.

@@ -26,14 +26,16 @@ use crate::txn::own_gaps::OwnGaps;
 use crate::txn::read_set::ReadSet;
 use crate::types::index_key::{IndexKey, Prefix};
 
-/// Maximum number of rows read ahead at once, and maximum size of their keys and values.
+/// Maximum number of rows read ahead at once.
 const ROWS_MAX: usize = 128;
+
+/// Maximum size of the keys and values read ahead at once.
 const BYTES_MAX: usize = 16 << 10;
 
 /// Space reserved per row when few rows are read ahead.
 const BYTES_FOR_A_ROW: usize = 512;
 
-/// The position at which a transaction pops.
+/// The position at which a transaction pops, and the rows read ahead there.
 #[derive(Debug, Default)]
 pub(crate) struct Pops {
     /// The keyspace and the end of the last pop; `None` if nothing was popped, or something was
@@ -100,7 +102,7 @@ impl Pops {
         let rows = (2 * self.at_once).clamp(4, ROWS_MAX);
         let bytes = (rows * BYTES_FOR_A_ROW).min(BYTES_MAX);
         let charge = self.charge.get_or_insert_with(|| iterators.charge());
-        // Charge the capacity kept from more rows as well.
+        // Charge the capacity that is kept from an earlier, larger read-ahead as well.
         let (bytes_kept, rows_kept) =
             (self.bytes.capacity().max(bytes), self.rows.capacity().max(2 * rows));
         if charge.set((bytes_kept + rows_kept * size_of::<Ends>()) as u64).is_err() {

@@ -68,7 +68,7 @@ pub struct Range<'t> {
     /// `None` once the iterator has begun and the span is not needed any more.
     span: Option<Span>,
     when: When<'t>,
-    /// Whether it returns values that have expired, too.
+    /// Whether values that have expired are returned as well.
     has_expired: bool,
     direction: Direction,
     keys_only: bool,
@@ -85,13 +85,14 @@ pub struct Range<'t> {
     /// Rows read ahead, beginning with the one returned last. If there are none, that row is in
     /// `key` and `value`.
     rows: RowsAhead,
-    /// The key that the base has reached. After a failed step, the key that this step examined.
+    /// The key that the base (the iterator over committed versions) has reached. After a failed
+    /// step, the key that this step examined.
     key: RestingKey,
     value: Buffer,
     /// The expiry of the value of the row that was returned last.
     expiry: Option<Expiry>,
     /// The iterator from the other end, once [`DoubleEndedIterator::next_back`] was called. Its
-    /// span begins after the key that this one had reached then.
+    /// span begins after the key that this iterator had reached then.
     back: Option<Box<Range<'t>>>,
 }
 
@@ -162,7 +163,7 @@ impl<'t> Range<'t> {
     /// Reads a branch instead of main. Only before the iteration has begun.
     pub(crate) fn on_branch(mut self, lens: &Arc<Lens>) -> Self {
         self.branch = Some(Box::new(OnBranch::new(lens)));
-        // The gaps are of index keys of main.
+        // The transaction's gaps are intervals of index keys of main.
         self.gaps = None;
         self
     }
@@ -201,7 +202,7 @@ impl<'t> Range<'t> {
         self
     }
 
-    /// Omits the values: they are not read and returned as empty.
+    /// Omits the values: they are not read, and empty ones are returned.
     #[must_use]
     pub fn keys_only(mut self) -> Self {
         self.keys_only = true;
@@ -546,7 +547,8 @@ impl<'t> Range<'t> {
             && !has_ranges
             && own.key().is_none_or(|key| !self.span().contains(key))
         {
-            // Record reads first, because the base may be behind the last returned key.
+            // Record reads first, because the base may be at an earlier key than the last one
+            // returned.
             self.note_reads(false);
             state.own = None;
             self.key.put(std::mem::take(&mut state.base_key));

@@ -1,7 +1,8 @@
 //! Deletes all keys in a range.
 //!
-//! A range with few keys is deleted key by key. Any other becomes a range deletion: one record,
-//! regardless of its content ([`crate::index::ranges`]).
+//! A range with few keys is deleted key by key. Any other range becomes a range deletion: one
+//! record, regardless of the number of keys ([`crate::index::ranges`]). On a branch, all ranges are
+//! deleted key by key.
 
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError};
@@ -23,16 +24,18 @@ const BATCH_BYTES: usize = 32 << 10;
 /// The reads that the deletion of a range adds to its transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reads {
-    /// It conflicts with commits in the range since the transaction's snapshot.
+    /// The range: the deletion conflicts with commits in it since the transaction's snapshot.
     Range,
-    /// None: it deletes all keys that are in the range when it is ordered, without a conflict.
+    /// None, if the range becomes a range deletion, which deletes all keys that are in the range
+    /// when it is ordered, without a conflict. A range that is deleted key by key counts as read.
     Nothing,
 }
 
 impl Transaction {
-    /// Deletes all keys in a range. It takes as long as a single deletion, regardless of the number
-    /// of keys; the space is freed in the background. Keys that the transaction puts afterwards
-    /// stay. A commit of another transaction in the range since the snapshot is a conflict.
+    /// Deletes all keys in a range. This takes as long as a single deletion, regardless of the
+    /// number of keys, except on a branch, where keys are deleted one by one. The space is freed in
+    /// the background. Keys that the transaction puts afterwards stay. A commit of another
+    /// transaction in the range since the snapshot is a conflict.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -224,8 +227,8 @@ impl Transaction {
     }
 }
 
-/// The first key that a range from `bound` on can contain. The bound after the longest key is
-/// longer than any key.
+/// The first key that a range from `bound` on can contain. A bound just after a key of the maximum
+/// length is longer than any key.
 fn first_key(mut bound: Vec<u8>) -> Vec<u8> {
     if bound.len() > MAX_INDEX_KEY_BYTES {
         bound.truncate(MAX_INDEX_KEY_BYTES);

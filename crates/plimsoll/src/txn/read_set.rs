@@ -1,4 +1,4 @@
-//! The read set of a transaction. Its commit checks it for changes by others.
+//! The read set of a transaction. The commit checks whether others have changed a key in it.
 //!
 //! A point read is a range of one key. If the set outgrows its share of the budget, it is
 //! coarsened: adjacent ranges are merged into one that covers them. This may report a conflict for
@@ -89,8 +89,8 @@ impl ReadSet {
     }
 
     /// Extends one of the most recent ranges if it overlaps with the given one. Returns whether the
-    /// set now covers the given range. A consumer of a queue reads from the same end again and
-    /// again, and several scans may advance alternately.
+    /// set now covers the given range. This keeps the set small if a consumer of a queue reads from
+    /// the same end again and again, or if several scans advance alternately.
     fn widen_recent(&mut self, first: &[u8], upper: Bound<&[u8]>) -> bool {
         let touches = |range: &ReadRange| {
             range.last.is_some()
@@ -123,8 +123,8 @@ impl ReadSet {
         true
     }
 
-    /// The list begins with room for one range, because most transactions that stay open for long
-    /// read little.
+    /// The capacity of the list that another range needs. The first capacity is one range, because
+    /// most transactions that stay open for long read little.
     fn capacity_for_one_more(&self) -> usize {
         let (len, capacity) = (self.ranges.len(), self.ranges.capacity());
         if len < capacity { capacity } else { (2 * len).max(1) }
@@ -161,7 +161,7 @@ impl ReadSet {
         hit(Border::ReadSetCoarsened);
         let mut ranges = std::mem::take(&mut self.ranges);
         ranges.sort_by(|a, b| a.first.cmp(&b.first));
-        // A single key takes half the bytes of a range.
+        // Keep a group of one range as it is, because a single key takes half the bytes of a range.
         let merge =
             |group: &[ReadRange]| if let [only] = group { only.clone() } else { cover(group) };
         self.ranges = ranges.chunks(8).map(merge).collect();

@@ -25,9 +25,11 @@ use crate::types::value::Value;
 /// Size of the keys and values at which a batch is full.
 const BATCH_BYTES: usize = 32 << 10;
 
-/// Maximum number of pairs in the first and in later batches. The first is small, so that a caller
-/// that stops early has hardly read more.
+/// Maximum number of pairs in the first batch. It is small, so that a caller that stops early has
+/// read few pairs in vain.
 const FIRST_PAIRS: usize = 4;
+
+/// Maximum number of pairs in any batch.
 const MOST_PAIRS: usize = 256;
 
 impl Transaction {
@@ -91,7 +93,7 @@ impl Transaction {
                 return Ok(Some(pair));
             }
         }
-        // This scan also records that nothing is left.
+        // Unlike the reads ahead, this scan is recorded as a read, also if it finds nothing.
         let found = match direction {
             Direction::Forward => self.first(keyspace)?,
             Direction::Backward => self.last(keyspace)?,
@@ -122,7 +124,7 @@ impl Transaction {
     }
 
     /// Pops the first row after those popped before, and reads rows ahead that follow it; `None` if
-    /// there is none, or no memory.
+    /// there is no such row, or no memory to read ahead.
     fn pop_and_read_ahead(
         &mut self,
         keyspace: &Keyspace,

@@ -1,10 +1,11 @@
-//! The commits of a replica: a store whose commits an [`Order`](crate::order::Order) outside of it
-//! orders.
+//! The commits of a replica: a store whose commits are ordered by an [`Order`](crate::order::Order)
+//! outside of it.
 //!
 //! A commit is checked against everything applied here and appended to the order in a batch
-//! ([`group`]). If another batch is at its position, that one is applied and the commit is checked
-//! again; otherwise the batch is applied like that of another replica: records go to the local log,
-//! versions to the memtable. Nothing is applied before the order has it, so nothing is undone.
+//! ([`group`]). If the order already has another batch at that position, that one is applied and
+//! the commit is checked again. Otherwise the batch is applied like one of another replica: its
+//! records go to the local log, their versions to the memtable. Nothing is applied before the order
+//! has it, so nothing is undone.
 //!
 //! The order makes commits durable. The local log is synced later; a replica that was killed
 //! continues from its recorded place ([`place`]) and applies again what its log lacks.
@@ -50,8 +51,9 @@ use crate::types::lock::lock;
 /// The value of `checked_nanos` until the end of the order is reached for the first time.
 const NEVER: u64 = u64::MAX;
 
-/// The difference between the times at which two replicas make a commit of an idle store. It lets
-/// the later one apply the commit of the earlier one, so that it need not make its own.
+/// The difference between the times at which two replicas make a commit that any replica could make
+/// in an idle store ([`Peers::idle_delay_micros`]). The later replica can then apply the commit of
+/// the earlier one, and need not make its own.
 const IDLE_DELAY_MICROS: u64 = 60_000_000;
 
 /// The number of different times at which replicas make such a commit.
@@ -64,7 +66,7 @@ const COPIES: u64 = 3;
 /// Memtables have room for this many times the bytes of a batch before it is appended.
 const ROOM_FACTOR: usize = 2;
 
-/// The bytes of a written key besides its own.
+/// The heap bytes of a written key in [`OpenBatch::written`], without those of the key itself.
 const KEY_BYTES: u64 = 80;
 
 /// The implementation of [`Peers`] for a replica.
@@ -74,7 +76,7 @@ pub(crate) struct Replica {
     group: Group,
     /// Locked while batches are appended, read or applied.
     walk: Mutex<Walk>,
-    /// Where everything applied ends. Changed under `walk` and the commit lock.
+    /// The place up to which batches are applied. Changed under `walk` and the commit lock.
     place: Mutex<Place>,
     saving: Saving,
     /// A read first reads the order if its end was last reached longer ago than this; `None`: no
@@ -82,7 +84,8 @@ pub(crate) struct Replica {
     max_staleness: Option<Duration>,
     /// When the end of the order was last reached, in nanoseconds; or [`NEVER`].
     checked_nanos: AtomicU64,
-    /// A random number of this opening. With the number of a batch, it is the batch's nonce.
+    /// A random number of this opening. Combined with the number of a batch, it gives the batch's
+    /// nonce.
     nonce: u128,
     /// The number of batches that this opening has begun.
     batches: AtomicU64,
@@ -90,13 +93,14 @@ pub(crate) struct Replica {
     append_micros: AtomicU32,
     /// The last position applied here whose batch another opening of this replica has appended.
     own_elsewhere: AtomicU64,
-    /// Bytes of batches of others since the log was last freed, and the size of its segments.
+    /// Bytes of batches of others since the log was last freed.
     unfreed_bytes: AtomicU64,
+    /// The size of a segment of the log.
     segment_bytes: u64,
     is_closed: AtomicBool,
 }
 
-/// What joins a batch.
+/// An item that joins a batch.
 enum Item<'a, 'c> {
     Commit(&'a mut Commit<'c>, &'a StoredBlobs),
     /// Entries that are not a transaction.
@@ -115,22 +119,23 @@ impl Item<'_, '_> {
     }
 }
 
-/// How a commit has joined.
+/// The result of an attempt to join the open batch.
 enum Joined {
-    /// It is in the open batch.
+    /// The item is in the open batch.
     In { ticket: Ticket, is_first: bool, slot: Arc<Slot> },
-    /// It changes nothing.
+    /// The item changes nothing.
     Nothing(Glsn),
-    /// It joins once the open batch has ended.
+    /// The item can join once the open batch has ended.
     Later(Arc<Slot>),
-    /// It must enter again.
+    /// The item must enter again.
     Again,
     /// The local log and the recorded place differ, so the order must be read first.
     Behind,
 }
 
 impl Replica {
-    /// Orders what `item` returns, which is checked under the commit lock.
+    /// Orders `item`, which is checked under the commit lock. Returns its ticket; if it changes
+    /// nothing, the GLSN at which it was checked, as the inner error.
     fn order_item(
         &self,
         mut item: Item<'_, '_>,
@@ -180,7 +185,7 @@ impl Replica {
                 return Ok(Joined::Again);
             }
             if let Some(open) = state.open.as_mut().filter(|it| it.position != place.position + 1) {
-                // Batches of other replicas were applied since.
+                // Batches of other replicas were applied since the open batch was begun.
                 open.is_closed = true;
                 let slot = Arc::clone(&open.slot);
                 drop(state);
@@ -314,7 +319,7 @@ impl Replica {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
-        // Nothing is ordered that cannot be applied here.
+        // Order nothing that cannot be applied here.
         self.applier.log.check_own().lift()?;
         self.check_order(&mut walk, deadline)?;
         if lock(&self.place).position + 1 != position {
@@ -391,7 +396,8 @@ impl Peers for Replica {
         }
     }
 
-    // A commit of another replica, or one that waits for the order, may get an earlier time.
+    // Unlike in other stores, a later entry may have an earlier time: a commit of another replica,
+    // or one that waits for the order.
     fn ordered_between_commits(&self) -> Result<Glsn> {
         let _held = self.applier.sequencer.lock()?;
         // The commits of a batch have their times, but are not in the log yet.

@@ -3,18 +3,19 @@
 //! 1. [`Resolution::resolve`] reads the bases at the newest visible GLSN, without the commit lock,
 //!    because this may read files.
 //! 2. [`Resolution::settle`] checks under the commit lock whether a younger version of a key
-//!    exists, like the validation of reads, and computes updates whose base has changed again. The
-//!    younger version is in a memtable, unless it was flushed in the meantime.
+//!    exists, like the validation of reads, and computes an update again if its base has changed.
+//!    The younger version is in a memtable, unless it was flushed in the meantime.
 //!
 //! An update is therefore computed at its position in the order, and the record only has puts and
 //! deletions: no other part of the store knows updates.
 //!
-//! A base is judged by the time of its moment. If a base expires before the commit's own time, the
-//! commit is refused with [`Error::Conflict`] (`Commit::append`), and repeated without it.
+//! Whether a base has expired is decided by the time of the moment at which it is read. If a base
+//! expires before the commit's own time, the commit is refused with [`Error::Conflict`]
+//! (`Commit::append`); repeated, it no longer finds that base.
 //!
 //! Only small values are computed under the lock. Larger ones, and those of a large transaction,
-//! are written to the write set before. If their base changes, the commit is refused with
-//! [`Error::Conflict`] and must be repeated.
+//! are written to the write set before the lock is taken. If their base changes, the commit is
+//! refused with [`Error::Conflict`] and must be repeated.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -44,11 +45,11 @@ use crate::types::version::check_value_bytes;
 /// Maximum size of a value that is computed under the commit lock.
 const SMALL_BYTES: u64 = 64 << 10;
 
-/// Maximum size of all such values in a commit, and of its other writes, which are encoded again
-/// under the lock.
+/// Maximum size of all values that one commit computes under the commit lock. Also the maximum size
+/// of its other writes, because these are encoded again under the lock.
 const RECORD_BYTES: u64 = 256 << 10;
 
-/// Divisor: such values take at most this part of a record's body.
+/// Divisor: values computed under the commit lock take at most this part of a record's body.
 const BODY_PART: u64 = 16;
 
 /// Size of an operation in a record without its key and value.
@@ -85,7 +86,8 @@ struct Resolved<'f> {
     /// The base value.
     old: Option<Value>,
     new: Option<Vec<u8>>,
-    /// The expiry of the new value: that of the base value, or as in a put if there is none.
+    /// The expiry of the new value: that of the base value, or that of a put if there is no base
+    /// value.
     expiry: Option<Expiry>,
     /// Why the new value cannot be computed from this base.
     refusal: Option<Error>,
@@ -198,8 +200,8 @@ impl<'f> Resolution<'f> {
         Ok(metadata_bytes)
     }
 
-    /// Under the commit lock: computes updates whose base has changed again. `applied` is the last
-    /// commit ordered before. Returns whether the record has to be encoded again.
+    /// Under the commit lock: computes an update again if its base has changed. `applied` is the
+    /// last commit ordered before this one. Returns whether the record has to be encoded again.
     ///
     /// # Errors
     /// An update is refused for the newest value; [`Error::Conflict`] if values in the write set

@@ -25,8 +25,10 @@ const ATTEMPTS: u32 = 32;
 /// transaction is not acknowledged before everything that it has read is durable.
 const FIRST_ORDERED: u32 = 4;
 
-/// The bounds of the first pause and of the longest.
+/// The bound of the first pause.
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
+
+/// The bound of the longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// The store and the branch in which transactions are committed.

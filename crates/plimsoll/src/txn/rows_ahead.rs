@@ -1,5 +1,5 @@
-//! Rows that an iterator has read ahead, because being attached, released and charged costs more
-//! than reading a small row.
+//! Rows that an iterator has read ahead, because attaching, releasing and charging an iterator
+//! costs more than reading a small row.
 //!
 //! Invariants:
 //! 1. Only small keys and values are read ahead, a few KiB in all, so an idle iterator holds no
@@ -11,12 +11,16 @@ use std::collections::VecDeque;
 
 use crate::types::expiry::Expiry;
 
-/// Maximum number of rows in a batch, and the size at which it ends.
+/// Maximum number of rows in a batch.
 const ROWS_MAX: usize = 16;
+
+/// Size of the keys and values at which a batch ends.
 const BYTES_MAX: usize = 2 << 10;
 
-/// Longer keys and values are not read ahead.
+/// A row with a longer key is not read ahead.
 const KEY_BYTES_MAX: usize = 512;
+
+/// A row with a longer value is not read ahead.
 const VALUE_BYTES_MAX: usize = 1 << 10;
 
 /// Rows in the order of the iterator. The first is the one that was returned last.
@@ -30,7 +34,8 @@ pub(crate) struct RowsAhead {
     begin: usize,
     /// Maximum number of rows in the current batch.
     of_sitting: usize,
-    /// Whether the first row was read before the last call.
+    /// Whether the first row was read by an earlier call, so that nothing was read since the
+    /// iterator was last charged.
     is_settled: bool,
 }
 
@@ -108,7 +113,7 @@ impl RowsAhead {
         true
     }
 
-    /// Whether nothing was read since the iterator was last charged.
+    /// Whether the current row was read by an earlier call, which also charged the iterator.
     pub(crate) fn is_settled(&self) -> bool {
         self.is_settled
     }

@@ -23,9 +23,9 @@ use plimsoll_log::glsn::Glsn;
 use crate::types::error::{Error, Lift, Result};
 use crate::types::events;
 
-/// The number of other commits that may pass the thread that has waited longest for the commit lock
-/// before it is handed the lock. With eight threads on two processors, this halved p99.9 of a
-/// commit (8.4 to 4.4 ms), at 0.84 to 0.96 of the rate: see note 77 in `bench/notes/log.md`.
+/// The thread that has waited longest for the commit lock is handed the lock after this many other
+/// commits have passed it. With eight threads on two processors, this halved p99.9 of a commit (8.4
+/// to 4.4 ms), at 0.84 to 0.96 of the throughput: see note 77 in `bench/notes/log.md`.
 const PASSED_MAX: u32 = 64;
 
 /// Orders the commits of one open store.

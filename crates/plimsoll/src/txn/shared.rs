@@ -30,7 +30,7 @@ use crate::types::error::{Lift, Result};
 /// commit lock. It is longer than applying most commits takes.
 const COMMIT_LOCK_TIMEOUT: Duration = Duration::from_millis(2);
 
-/// The implementation for a store that several processes have open.
+/// The implementation of [`Peers`] for a store that several processes have open.
 pub(crate) struct Shared {
     pub(crate) follower: Arc<Follower>,
     pub(crate) blind: BlindCommits,
@@ -48,9 +48,9 @@ impl Shared {
         &self.follower.members
     }
 
-    /// Takes the append lock and the commit lock, with everything ordered before applied. The
-    /// append lock is not held during a flush, by this thread or by another thread that has the
-    /// commit lock.
+    /// Takes the append lock and the commit lock, and applies everything that was ordered earlier.
+    /// The append lock is not held while this thread, or another thread that has the commit lock,
+    /// waits for a flush.
     fn begin_to_order(&self) -> Result<(Turn<'_>, CommitLock<'_>)> {
         let follower = &self.follower;
         loop {

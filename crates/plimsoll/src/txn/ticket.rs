@@ -80,15 +80,16 @@ pub struct CommitTicket {
     wait: bool,
     /// Whether the commit was durable before it had a ticket.
     was_durable: bool,
-    /// The registration of the task that polled it.
+    /// The registration of the task that last polled the ticket.
     registration: Option<Registration>,
 }
 
 impl CommitTicket {
     /// The ticket of a transaction that wrote nothing.
     pub(crate) fn of_snapshot(committer: &Committer, moment: &OpenMoment) -> Self {
-        // A transaction of `Db::begin_ordered` may have read commits that are not durable yet. An
-        // unread transaction would only have seen commits that were readable when it began.
+        // A transaction of `Db::begin_ordered` may have read commits that are not durable yet. A
+        // transaction that has read nothing would only have seen commits that were readable when it
+        // began, so it waits for none.
         let is_readable = moment.readable().is_ok();
         let is_behind =
             is_readable && moment.is_applied() && moment.at() > committer.sequencer.visible();

@@ -32,7 +32,7 @@ use crate::txn::pending::Pending;
 use crate::txn::pops::Pops;
 use crate::txn::range::Range;
 use crate::txn::read_set::ReadSet;
-use crate::txn::reads::reads_by_its_own_methods;
+use crate::txn::read_trait::reads_by_its_own_methods;
 use crate::txn::resolution::compute;
 use crate::txn::write_set::WriteSet;
 use crate::types::as_of::{AsOf, Expiries};
@@ -71,8 +71,8 @@ const PIECE_BYTES: usize = CHUNK_BYTES;
 pub struct Transaction {
     pub(crate) committer: Arc<Committer>,
     moment: OpenMoment,
-    /// The branch that it reads and writes; `None`: main. On a branch, its sets have the index keys
-    /// of the branch's own chain.
+    /// The branch that the transaction reads and writes; `None`: main. On a branch, the read set
+    /// and the write set have index keys of the branch's own chain (`types::branch_key`).
     pub(crate) lens: Option<Arc<Lens>>,
     /// Locked, because several threads may read.
     pub(crate) reads: Mutex<ReadSet>,
@@ -83,7 +83,7 @@ pub struct Transaction {
     gaps: Mutex<OwnGaps>,
     /// Locked before `reads` and `gaps`.
     pub(crate) pops: Mutex<Pops>,
-    /// Charged to the budget, because it may have 64 KiB and many transactions may be open.
+    /// Charged to the budget, because it may be 64 KiB long and many transactions may be open.
     metadata: Buffer,
     /// Keyspaces that were written to, sorted.
     spaces: SmallVec<[u32; 4]>,
@@ -91,7 +91,7 @@ pub struct Transaction {
     last_space: Option<u32>,
     /// Number of calls of [`Transaction::delete`].
     deletions: u64,
-    /// Set when a write failed halfway, so that the set may be incomplete.
+    /// Set when a write failed halfway, so that the write set may be incomplete.
     pub(crate) spoiled: bool,
     /// The expiries that its reads depend on.
     expiries: Expiries,
@@ -186,8 +186,9 @@ impl Transaction {
     /// The value of a key; `None` if it has none.
     ///
     /// # Errors
-    /// The key is too long, the disk, the budget, or corruption. If the commits of other processes
-    /// could not be applied at its first read, every read fails with [`crate::Error::Behind`].
+    /// The key is too long; a disk error; the budget has no room; corruption. If the commits of
+    /// other processes could not be applied at the transaction's first read, each of its reads
+    /// fails with [`crate::Error::Behind`].
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         self.get_by_key(self.key(keyspace, key.as_ref())?.get())
     }
@@ -385,13 +386,14 @@ impl Transaction {
         self.committer.reader.contains(&key, at)
     }
 
-    /// Sets the value of a key. It expires if the keyspace has a time to live
-    /// ([`crate::Db::set_ttl`]), otherwise it does not, even if the key's previous value did.
+    /// Sets the value of a key. The value expires if the keyspace has a time to live
+    /// ([`crate::Db::set_ttl`]); otherwise it does not expire, even if the key's previous value
+    /// did.
     ///
     /// # Errors
-    /// The key or value is too long, the disk, or the budget. The transaction can then only be
-    /// aborted. [`crate::Error::Behind`] if another process has changed a keyspace, and the change
-    /// could not be applied.
+    /// The key or the value is too long: the transaction is unchanged. A disk error, or the budget
+    /// has no room: the transaction can then only be aborted. [`crate::Error::Behind`] if another
+    /// process has changed a keyspace, and the change could not be applied.
     pub fn put(
         &mut self,
         keyspace: &Keyspace,
@@ -422,7 +424,8 @@ impl Transaction {
     /// in memory. Returns its length in bytes.
     ///
     /// # Errors
-    /// As for [`Transaction::put`], and errors of `value`.
+    /// As for [`Transaction::put`], and errors of `value`. After an error of `value`, or if the
+    /// value is too long, the transaction can only be aborted.
     pub fn put_reader(
         &mut self,
         keyspace: &Keyspace,
@@ -610,7 +613,8 @@ impl Transaction {
         Ok(if updated.is_empty() { range } else { range.with_updated(writes, updated) })
     }
 
-    /// The lens through which a span of main's form is read.
+    /// The lens of the branch, if the span (in the form of main's index keys) is read through it.
+    /// `None` on main, and for internal keyspaces.
     pub(crate) fn lens_of(&self, span: &Span) -> Option<&Arc<Lens>> {
         let is_seen = || !is_internal(IndexKey::new(&span.first()).keyspace());
         self.lens.as_ref().filter(|_| is_seen())

@@ -204,7 +204,7 @@ impl Transaction {
             old.as_deref() == new.as_deref()
         } else {
             drop(old);
-            // The transaction has read the key, so at the commit this still is the newest value.
+            // The transaction has read the key, so `base` still is the newest value at the commit.
             let (place, at) = self.place(key)?;
             let base = self.committer.reader.get(&place, at)?;
             base.as_deref() == new.as_deref()

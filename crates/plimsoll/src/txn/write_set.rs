@@ -36,14 +36,15 @@ use crate::types::expiry::Expiry;
 use crate::types::keyspaces::Keyspaces;
 use crate::types::version::{INLINE_BYTES, Stored, value_sum};
 
-/// A value of which more than this is stored is written to a blob file directly.
+/// A value is written to a blob file directly if its stored form, which may be compressed, is
+/// longer than this.
 pub(crate) const LARGE_VALUE_BYTES: usize = 256 << 10;
 
 /// A value up to this length is compressed in memory, because it may become short enough for the
 /// log. A longer one is compressed while it is written.
 const PACKED_AT_ONCE_BYTES: usize = 1 << 20;
 
-/// Divisor of a record's body: the part that is reserved for everything but values (head,
+/// Divisor: this part of a record's body is reserved for everything but the writes (head,
 /// metadata).
 const BODY_RESERVE_PART: u64 = 8;
 
@@ -153,8 +154,8 @@ pub(crate) struct WriteSet {
     values: ValueBuffer,
     order: u64,
     limit_bytes: u64,
-    /// An upper bound of the operations in a record's body, without buffered values but including
-    /// overwritten operations.
+    /// An upper bound of the bytes of the operations in a record's body, without buffered values
+    /// but including overwritten operations.
     operation_bytes: u64,
     /// Size of the buffered values.
     value_bytes: u64,
@@ -211,8 +212,8 @@ impl WriteSet {
         self.map.is_empty() && self.spill.is_empty() && self.ranges.is_empty()
     }
 
-    /// Deletes the keys from `first` up to `end`, which must have no own puts. Applying the range
-    /// adds at most `index_bytes` to the index.
+    /// Deletes the keys from `first` up to `end`. The set must have no puts of these keys. Applying
+    /// the range adds at most `index_bytes` to the index.
     pub(crate) fn delete_range(&mut self, first: &[u8], end: &[u8], index_bytes: u64) {
         self.ranges.add(first, end);
         self.range_index_bytes += index_bytes;
@@ -367,7 +368,8 @@ impl WriteSet {
         let needs_memory = !self.map.has_room(key.len() + encoded.len());
         writer_memory.in_transaction(needs_memory, || {
             let Err(refusal) = self.map.defer(key, self.order, encoded) else { return Ok(()) };
-            // The spill empties the buffer, and does not include the value that was just pushed.
+            // The spill empties the buffer, but does not write the value that was just pushed,
+            // because the map does not have its key yet. Write the value to a blob file first.
             write = Write::Stored(self.to_blob(write)?);
             encoded.clear();
             write.encode(encoded);
@@ -382,7 +384,7 @@ impl WriteSet {
         Ok(())
     }
 
-    /// An upper bound of the operations in a record's body, without buffered values.
+    /// An upper bound of the bytes of the operations in a record's body, without buffered values.
     pub(crate) fn operation_bytes(&self) -> u64 {
         self.operation_bytes
     }
@@ -568,8 +570,8 @@ impl WriteSet {
         self.body_limit_bytes
     }
 
-    /// Whether the set will be prepared without runs and copies, and has at most `bytes_max` bytes,
-    /// if `reserve_bytes` of the record are taken.
+    /// Whether [`WriteSet::prepare`] will neither write runs nor copy values, and the set has at
+    /// most `bytes_max` bytes, if `reserve_bytes` of the record are used for other data.
     pub(crate) fn fits_into_record(&self, reserve_bytes: usize, bytes_max: u64) -> bool {
         let bytes = self.operation_bytes + self.value_bytes;
         self.spill.is_empty() && bytes <= bytes_max.min(self.room_in_record(reserve_bytes))
@@ -629,7 +631,8 @@ impl WriteSet {
         self.values.slices(offset, len)
     }
 
-    /// The blob files that the commit's record must name: first of values, then of runs.
+    /// The blob files that the commit's record must name: first those of values, then those of
+    /// runs.
     pub(crate) fn blobs(&self) -> Vec<BlobRef> {
         self.large_done.iter().chain(self.spill.blobs()).copied().collect()
     }

@@ -1,4 +1,4 @@
-//! Waits of writers for memory: in a queue, after a flush was requested, and only as long as memory
+//! Lets writers wait for memory: in a queue, after requesting a flush, and only as long as memory
 //! is being freed.
 //!
 //! Puts and commits have separate queues: a commit frees memory, so it never waits behind puts that
@@ -18,8 +18,8 @@ use crate::index::OpenIndex;
 use crate::txn::sequencer::CommitSequencer;
 use crate::types::error::{Error, Result};
 
-/// An operation fails after the first time without any memory being freed or a flush in progress,
-/// and in any case after the second.
+/// An operation fails after `idle` if meanwhile no memory was freed and no flush was in progress,
+/// and in any case after `longest`.
 const WAIT_LIMITS: wait_queue::WaitLimits =
     wait_queue::WaitLimits { idle: Duration::from_secs(1), longest: Duration::from_secs(30) };
 
@@ -27,8 +27,8 @@ const WAIT_LIMITS: wait_queue::WaitLimits =
 const NO_WAIT: wait_queue::WaitLimits =
     wait_queue::WaitLimits { idle: Duration::ZERO, longest: Duration::ZERO };
 
-/// Sizes of a write set's first memory; most sets hold one small write. Larger sets take pieces of
-/// the second size, then chunks.
+/// Sizes of the pieces of memory with which a write set begins, because most sets hold one small
+/// write. Larger sets take pieces of the second size, then chunks.
 const PIECES_BYTES: [usize; 2] = [512, 4096];
 
 /// The means of an early flush.
@@ -40,7 +40,7 @@ pub(crate) struct Context {
 /// Memory for writers, and the queues in which they wait for it.
 pub(crate) struct WriterMemory {
     budget: Budget,
-    /// One for each size in [`PIECES_BYTES`].
+    /// The pieces of each size in [`PIECES_BYTES`].
     small: Arc<[Pieces]>,
     puts: WaitQueue,
     commits: WaitQueue,

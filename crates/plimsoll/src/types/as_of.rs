@@ -53,7 +53,8 @@ impl<'m> AsOf<'m> {
         Self { glsn: self.glsn.min(limit), ..self }
     }
 
-    /// The same, for reads of a transaction.
+    /// The same moment, for the reads of a transaction, which note in `expiries` the expiries on
+    /// which they depend.
     pub(crate) fn noting(self, expiries: &'m Expiries) -> Self {
         Self { expiries: Some(expiries), ..self }
     }
@@ -66,8 +67,8 @@ impl<'m> AsOf<'m> {
         }
     }
 
-    /// Whether the key has a value at the moment, given the newest version that is not younger. The
-    /// caller then reads it.
+    /// Whether the key has a value at the moment, given its newest version that is not younger than
+    /// the moment. If so, the caller reads the value.
     #[inline]
     pub(crate) fn sees(&self, key: &[u8], stored: &Stored<'_>) -> bool {
         match stored.expiry() {
@@ -76,8 +77,8 @@ impl<'m> AsOf<'m> {
         }
     }
 
-    /// Whether the value of an index key, which the caller reads then, has not expired at the
-    /// moment.
+    /// Whether the value of an index key has not expired at the moment. If so, the caller reads the
+    /// value.
     pub(crate) fn is_before(&self, key: &[u8], expiry: Expiry) -> bool {
         if expiry.has_passed(self.micros()) {
             self.note_missed();

@@ -39,8 +39,8 @@ const END: [u8; 2] = [0, 1];
 pub(crate) const MAX_BRANCH_KEY_BYTES: usize =
     MAX_INDEX_KEY_BYTES - HEAD_BYTES - END.len() - ID_BYTES;
 
-/// After the stem of a key, this is after all chains, because main, which is chain 0, has no
-/// versions here.
+/// These bytes after a stem make a key that is greater than those of all chains: they are the
+/// complement of chain 0, which is main and has no versions here.
 const AFTER_CHAINS: [u8; ID_BYTES] = [255; ID_BYTES];
 
 /// The part of an index key before the chain.
@@ -96,7 +96,7 @@ pub(crate) fn after_chains(stem: &[u8]) -> Vec<u8> {
 /// The stem and the chain of a key of [`SIDE`].
 ///
 /// # Panics
-/// It is not such a key.
+/// The key is shorter than the id of a chain.
 pub(crate) fn split(key: &[u8]) -> (&[u8], u32) {
     let (stem, chain) = key.split_last_chunk().expect("a key on a branch ends with its chain");
     (stem, !u32::from_be_bytes(*chain))
@@ -143,7 +143,7 @@ pub(crate) fn user_keyspace(key: &[u8]) -> u32 {
 }
 
 /// The index key of main that has the same keyspace and user's key as a key of [`SIDE`]; `None` if
-/// it is damaged.
+/// that key is damaged.
 pub(crate) fn main_key(key: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(key.len());
     main_key_into(split_checked(key)?, &mut out)?;
@@ -154,7 +154,8 @@ fn split_checked(key: &[u8]) -> Option<&[u8]> {
     key.split_last_chunk::<ID_BYTES>().map(|(stem, _)| stem)
 }
 
-/// Replaces `out` by the index key of main of the key with this stem; `None` if it is damaged.
+/// Replaces `out` by the index key of main of the key with this stem; `None` if the
+/// stem is damaged.
 pub(crate) fn main_key_into(stem: &[u8], out: &mut Vec<u8>) -> Option<()> {
     out.clear();
     out.extend_from_slice(stem.get(2 * ID_BYTES..HEAD_BYTES)?);
@@ -177,7 +178,7 @@ pub(crate) fn user_key(key: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(IndexKey::new(&main).split().map_or_else(Vec::new, |(_, key)| key.to_vec()))
 }
 
-/// The lower bound of a group's keys, for one of a range of main's.
+/// Maps the lower bound of a range of main to that of the same range on the chains of a group.
 pub(crate) fn lower_bound(group: u32, main: Bound<&[u8]>) -> Bound<KeptKey> {
     match main {
         Bound::Included(key) => Bound::Included(KeptKey::from_slice(&Stem::of_main(group, key).0)),
@@ -186,7 +187,7 @@ pub(crate) fn lower_bound(group: u32, main: Bound<&[u8]>) -> Bound<KeptKey> {
     }
 }
 
-/// The upper bound of a group's keys, for one of a range of main's.
+/// Maps the upper bound of a range of main to that of the same range on the chains of a group.
 pub(crate) fn upper_bound(group: u32, main: Bound<&[u8]>) -> Bound<KeptKey> {
     match main {
         Bound::Included(key) => Bound::Included(Stem::of_main(group, key).after_chains()),

@@ -1,5 +1,6 @@
-//! The chains that an open store knows, and the merges among them: which moments must stay readable
-//! for them, and which chains are removed with a branch.
+//! The chains (lines of versions of branches, see `branches`) that an open store knows, and the
+//! merges among them: which moments must stay readable for them, and which chains are removed with
+//! a branch.
 //!
 //! Invariant: a fork, or the moment of a merge, is released only after the deletion of its record
 //! is durable. After a crash, no chain leaves its parent at a moment whose versions were dropped.
@@ -43,7 +44,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// Adds a record of the keyspace, which the commit `by` wrote.
+    /// Adds a record of the keyspace of chains (`BRANCHES`), which the commit `by` wrote.
     ///
     /// # Errors
     /// The budget, or a record that cannot be decoded.
@@ -97,10 +98,10 @@ pub(crate) struct Known {
     groups: BTreeSet<(u32, u32)>,
     /// The chains that left each chain (chain, child).
     children: BTreeSet<(u32, u32)>,
-    /// For each chain that was merged into another one (into, from): the merges of which the state
-    /// may be needed as the base of another one, oldest first.
+    /// For each chain that was merged into another one (into, from): the merges whose states may
+    /// be needed as the base of a later merge, oldest first.
     merged: BTreeMap<(u32, u32), Vec<Merged>>,
-    /// The pairs with more than one such merge.
+    /// The pairs of `merged` with more than one merge.
     merged_again: BTreeSet<(u32, u32)>,
     /// The pairs of `merged`, reversed (from, into).
     merged_into: BTreeSet<(u32, u32)>,
@@ -182,8 +183,8 @@ impl Known {
     /// The chains and versions to remove if the branch with the chain `id` is deleted.
     ///
     /// A deleted branch's chain is kept while other chains descend from it, or contain commits only
-    /// through it. Its versions may be the base of a merge only if two others contain it by
-    /// themselves.
+    /// through it. Its versions are needed, as the base of a merge, only if at least two other
+    /// chains left it or merged it.
     ///
     /// If `keeps_merged`, everything merged into a kept chain is needed, because a store that
     /// exchanges commits with others sends everything that its branches contain.
@@ -240,8 +241,8 @@ impl Known {
         }
     }
 
-    /// The chains that left the chain `id` (`true`), or into which it was merged, and which are not
-    /// in `removed`.
+    /// The chains that left the chain `id` (`true`) and those into which it was merged (`false`),
+    /// except those in `removed`.
     fn users_of<'k>(
         &'k self,
         id: u32,
@@ -409,7 +410,7 @@ impl Known {
         }
     }
 
-    /// Removes everything known about a chain except its record.
+    /// Removes the name of a former record of a chain, and its reference to its parent.
     fn unlink(&mut self, chain: &Chain, at: Glsn) {
         if let Some(name) = &chain.name {
             // Another chain may have taken the name in the same change.
@@ -576,9 +577,9 @@ impl Branches {
         self.known().forget_merges(Glsn::NONE, &tagged);
     }
 
-    /// The oldest `limit` forks, from main or from other chains, that must stay readable, and those
-    /// that are about to be released. `None` if they are still unknown; `durable`: the newest
-    /// durable commit.
+    /// The oldest `limit` moments of forks and merges, of main (`of_main`) or of the other chains,
+    /// that must stay readable, and those whose release is not durable yet. `None` if they are
+    /// still unknown; `durable`: the newest durable commit.
     pub(crate) fn moments(&self, of_main: bool, durable: Glsn, limit: usize) -> Option<Vec<Glsn>> {
         let mut known = self.known();
         known.first_loaded.filter(|at| *at <= durable)?;

@@ -10,7 +10,7 @@
 //! ```text
 //! u32      parent (little-endian, as all numbers here)
 //! u32      group
-//! 17 bytes the fork: the record of a moment, as a tag has it
+//! 17 bytes the fork, encoded as the moment in the record of a tag (`tags`)
 //! bytes    name; empty: the branch was deleted, but others descend from it or have merged it
 //! ```
 //!
@@ -41,7 +41,7 @@ pub(crate) const MAIN: &str = "main";
 /// names.
 pub(crate) const TEMPORARY: &str = "incoming/";
 
-/// The id of its chain.
+/// The id of the chain of main.
 pub(crate) const MAIN_CHAIN: u32 = 0;
 
 /// The most chains of a store.
@@ -182,7 +182,7 @@ pub(crate) fn damaged_branch() -> Error {
     Error::damaged("the record of a branch cannot be decoded")
 }
 
-/// The chains that a branch reads, and how far.
+/// The chains that a branch reads, and up to which GLSN it reads each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ancestry {
     /// The branch's own chain.

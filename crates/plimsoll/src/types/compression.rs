@@ -25,8 +25,8 @@ pub(crate) const DIRECTORY_SUM_BYTES: usize = 8;
 
 /// The compression of the values of a keyspace, and of its pages of the index.
 ///
-/// The setting applies to values above 1 KiB ([`crate::INLINE_BYTES`]), and to pages of the index,
-/// which hold keys and smaller values, that are written after it is made. Existing ones are
+/// The setting applies to values above 1 KiB ([`crate::INLINE_BYTES`]) and to pages of the index
+/// (keys and smaller values) that are written after it was set. Existing values and pages are
 /// unchanged and remain readable; compaction rewrites pages. A value or a page is stored compressed
 /// only if that saves an eighth of it or more. Values that an update computes under the commit lock
 /// are not compressed.

@@ -1,7 +1,7 @@
 //! Named cursors: the positions of readers that follow the log. The log is not trimmed past the
-//! oldest one.
+//! oldest cursor.
 //!
-//! Invariant: a cursor in memory is never ahead of its durable position. So after a crash no cursor
+//! Invariant: a cursor in memory is never ahead of its durable position, so after a crash no cursor
 //! names an entry that was trimmed.
 
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ impl Places {
         self.pending = pending;
     }
 
-    /// Notes that a commit of this process has moved a cursor, or has dropped it.
+    /// Notes that a commit of this process has created or moved a cursor, or (`None`) dropped it.
     pub(crate) fn moved(&mut self, name: &str, next: Option<Glsn>, glsn: Glsn) {
         // The positions already reflect a later commit.
         if glsn <= self.as_of {

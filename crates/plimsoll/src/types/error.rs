@@ -171,7 +171,7 @@ pub enum Error {
         glsn: Glsn,
     },
     /// The index was not made from this log, the store is not the one that a copy of its files
-    /// began with, or the order of a replica has another history than its log.
+    /// began with, or the history of a replica's order differs from that of the replica's log.
     #[error("{message}")]
     Forked {
         /// The entry at which they differ, if known.
@@ -187,8 +187,8 @@ pub enum Error {
     },
     /// Commits of other processes or replicas could not be applied, so a read would not return the
     /// newest state: retry in a new snapshot or transaction. A snapshot that was opened meanwhile
-    /// can never be read. Or the store could not be opened, because other processes kept changing
-    /// its log: open it again.
+    /// can never be read. Opening returns this error if other processes kept changing the log
+    /// meanwhile: open the store again.
     #[error("commits of other processes or replicas could not be applied: {cause}")]
     Behind {
         /// Why they could not be applied, and the remedy.
@@ -281,7 +281,8 @@ impl Error {
         Self::Corrupt { file: None, glsn: None, message: message.into() }
     }
 
-    /// As [`Error::corrupt`], for damage in a store, with the advice that lists all of it.
+    /// As [`Error::corrupt`], for damage in a store, with the advice to run `plimsoll verify`,
+    /// which lists all damage.
     pub(crate) fn damaged(what: impl fmt::Display) -> Self {
         Self::corrupt(format!("{what}{VERIFY_ADVICE}"))
     }
@@ -316,7 +317,8 @@ impl Error {
         Self::Trimmed { asked, first, keyspace: None }
     }
 
-    /// Adds the keyspace to which a request that concerns several of them could not be applied.
+    /// Adds to [`Error::Trimmed`] the keyspace that does not retain the moment, for a request that
+    /// concerns several keyspaces.
     pub(crate) fn in_keyspace(self, name: &str) -> Self {
         match self {
             Self::Trimmed { asked, first, .. } => {
@@ -378,7 +380,8 @@ impl Error {
     }
 }
 
-/// The message of a corruption error for a report that lists the damage itself.
+/// Removes the advice of [`Error::damaged`] from a message, for a report that lists the damage
+/// itself.
 pub(crate) fn strip_advice(message: &str) -> &str {
     message.strip_suffix(VERIFY_ADVICE).unwrap_or(message)
 }

@@ -81,8 +81,8 @@ pub(crate) fn compacted(
     );
 }
 
-/// Range deletions were dropped, because all runs have a deletion of each key that they deleted.
-/// `left` are those that remain.
+/// Range deletions were dropped, because every run now has its own deletion of each of their keys.
+/// `left` is the number of range deletions that remain.
 pub(crate) fn ranges_absorbed(left: u64) {
     emit!(DEBUG, "range deletions absorbed", left = left);
 }

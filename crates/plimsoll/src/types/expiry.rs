@@ -42,7 +42,7 @@ impl Expiry {
     /// The expiry of a value that is put at `now` and expires at `time`.
     ///
     /// # Errors
-    /// The time is not after `now`, or after the year 9999.
+    /// The time is not after `now`, or it is after the year 9999.
     pub(crate) fn at(now: u64, time: SystemTime) -> Result<Self> {
         let at = Self::from_micros(to_micros(time)).filter(|at| !at.has_passed(now));
         Ok(at.ok_or_else(|| InvalidInput::ExpiryTime { asked: time, now: of_micros(now) })?)
@@ -90,7 +90,7 @@ pub enum Ttl {
     Unlimited,
     /// The value expires.
     Expires {
-        /// When.
+        /// The time at which it expires.
         at: SystemTime,
         /// The time until then, from the moment of the read.
         left: Duration,
@@ -118,8 +118,8 @@ pub(crate) struct ExpiryRange {
     pub(crate) last: Expiry,
     /// The number of these values, at least 1.
     pub(crate) values: u64,
-    /// Their keyspace; 0 if they are of several keyspaces, because keyspace 0 has no values that
-    /// expire.
+    /// The keyspace of all of these values; 0 if they are in several keyspaces. Keyspace 0 itself
+    /// has no values that expire.
     pub(crate) keyspace: u32,
 }
 
@@ -164,7 +164,7 @@ impl ExpiryRange {
 /// Rejects a time to live that no value can have.
 ///
 /// # Errors
-/// It is below a microsecond, or longer than the time up to the year 9999.
+/// It is below a microsecond, or an expiry would be after the year 9999.
 pub(crate) fn check_ttl(ttl: Duration) -> Result<()> {
     Expiry::after(0, ttl).map(drop)
 }

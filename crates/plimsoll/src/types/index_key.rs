@@ -59,7 +59,7 @@ impl<'a> IndexKey<'a> {
         self.split().map_or(SYSTEM, |(keyspace, _)| keyspace)
     }
 
-    /// Whether it is before all keys of its keyspace but the empty one.
+    /// Whether the key is only a prefix, and so the first index key of its keyspace.
     #[inline]
     pub(crate) fn begins_keyspace(self) -> bool {
         self.0.len() == PREFIX_BYTES

@@ -143,7 +143,10 @@ pub enum InvalidInput {
         now: SystemTime,
     },
     /// The metadata of a transaction is too long.
-    #[error("the metadata has {bytes} bytes; the maximum is {limit_bytes}")]
+    #[error(
+        "the metadata has {bytes} bytes; the maximum is {limit_bytes}: shorten it, or store it \
+         under a key"
+    )]
     MetadataTooLong {
         /// Length of the metadata.
         bytes: u64,
@@ -281,7 +284,7 @@ pub enum InvalidInput {
         /// The limit that applies.
         whose: &'static str,
     },
-    /// The file system cannot be used by several processes together, or may be one of several
+    /// The file system does not support sharing by several processes, or may be used by several
     /// machines.
     #[error(
         "{}: the store is on {file_system}, where several processes cannot share it; open it \
@@ -294,11 +297,11 @@ pub enum InvalidInput {
         /// The file system's name.
         file_system: &'static str,
     },
-    /// This process may not write to the store's folder, and no process has ever shared the store,
-    /// so there are no shared words by which to follow others.
+    /// This process has no permission to write to the store's folder, and no process has ever
+    /// shared the store, so there are no members to follow.
     #[error(
         "{}: there is no process to follow, because no process has shared this store yet, and this \
-         process may not write to the folder; open it once another process shares it, or open it \
+         process cannot write to the folder; open it once another process shares it, or open it \
          without `shared` to read its present state",
         path.display()
     )]
@@ -306,12 +309,12 @@ pub enum InvalidInput {
         /// The store.
         path: PathBuf,
     },
-    /// This process may not write to the store's folder, so it cannot publish to the other
-    /// processes which part of the log to retain.
+    /// This process has no permission to write to the store's folder, so it cannot publish to the
+    /// other processes which part of the log to retain.
     #[error(
-        "{}: this process cannot hold the log of a shared store, because it may not write to the \
-         folder; give it write permission (it may still open the store read-only), or hold the log \
-         in a process that has it",
+        "{}: this process cannot hold the log of a shared store, because it cannot write to the \
+         folder; give it write permission (it can still open the store read-only), or hold the log \
+         in a process that has this permission",
         path.display()
     )]
     CannotHoldLog {
@@ -320,8 +323,8 @@ pub enum InvalidInput {
     },
     /// Each process that shares the store would have less than the minimum of memory.
     #[error(
-        "{members} processes share {total_bytes} bytes ({} MiB) of memory for this store, and \
-         with one more each would have less than {min_bytes} bytes ({} MiB); give a larger total, \
+        "{members} processes share {total_bytes} bytes ({} MiB) of memory for this store; \
+         with one more, each would have less than {min_bytes} bytes ({} MiB); give a larger total, \
          or close the store in one of them",
         total_bytes >> 20, min_bytes >> 20
     )]
@@ -511,7 +514,7 @@ pub enum InvalidInput {
     },
     /// The I/O allowance of the warm image is too small.
     #[error(
-        "the write rate of the warm image is {bytes_per_second} bytes a second; use at least 64 \
+        "the rate limit of the warm image is {bytes_per_second} bytes a second; use at least 64 \
          KiB a second, or disable the warm image"
     )]
     WarmAllowanceTooSmall {
@@ -608,7 +611,7 @@ pub enum InvalidInput {
         glsn: Glsn,
         /// The branch on which the revert was requested.
         branch: String,
-        /// The branch on which it was made; `None` if that was deleted.
+        /// The branch on which the commit was made; `None` if the branch was deleted.
         made_on: Option<String>,
     },
     /// The commit changed no keys, only the store's records of its keyspaces, cursors, tags or
@@ -683,7 +686,7 @@ pub enum InvalidInput {
          --depth`)"
     )]
     HistoryTrimmed {
-        /// The last of them.
+        /// The last commit that the other store lacks and the log no longer has.
         upto: Glsn,
     },
     /// The store is a partial clone, and lacks commits before its boundary that are needed.
@@ -692,8 +695,8 @@ pub enum InvalidInput {
          more of the history"
     )]
     BelowBoundary {
-        /// The id of the commit with which the history of the clone begins, or of one whose parents
-        /// it lacks.
+        /// The id of the commit with which the history of the clone begins, or of a commit whose
+        /// parents the clone lacks.
         id: String,
     },
     /// A parent of received commits has a state that the receiving store no longer retains.
@@ -706,7 +709,10 @@ pub enum InvalidInput {
         id: String,
     },
     /// The store has no commit with this id.
-    #[error("the store has no commit {id}; fetch it, or, in an import, import parents first")]
+    #[error(
+        "the store has no commit {id}; fetch it first (in an import: import a commit's parents \
+         before it)"
+    )]
     NoCommit {
         /// The id.
         id: String,

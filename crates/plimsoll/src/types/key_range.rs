@@ -8,8 +8,8 @@ use std::ops::{
     Bound, Range, RangeBounds, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive,
 };
 
-/// A range of keys: `..`, any Rust range with ends of bytes or text ([`AsRef<[u8]>`](AsRef)), or a
-/// pair of [`Bound`]s.
+/// A range of keys: `..`, any Rust range whose bounds are bytes or text ([`AsRef<[u8]>`](AsRef)),
+/// or a pair of [`Bound`]s.
 ///
 /// ```
 /// # fn main() -> plimsoll::Result<()> {

@@ -1,7 +1,7 @@
 //! Named keyspaces, and each one's retention of past versions.
 //!
-//! Keyspace records are keys themselves: system keyspace 0 maps a keyspace's name to its record, so
-//! creating one is an ordinary commit.
+//! System keyspace 0 maps a keyspace's name to its record, so creating a keyspace is an ordinary
+//! commit.
 //!
 //! ```text
 //! u32     id (little-endian)
@@ -16,9 +16,9 @@
 //! Only the keyspace `default` may have settings that were never set. For these, each process uses
 //! its own options.
 //!
-//! A dropped keyspace has its record under another key, which is never a valid name: its id is
-//! never reused, its retention still determines how long its past is kept, and its name is still
-//! reported with its commits.
+//! The record of a dropped keyspace is kept under another key, which is never a valid name, because
+//! the id is never reused, the retention still determines how long the past of the keyspace is
+//! kept, and the name is still reported with its commits.
 //!
 //! ```text
 //! u8      2
@@ -61,7 +61,8 @@ pub(crate) const SIDE: u32 = 5;
 /// The keyspace that stores the ids of commits (`sync/ids`).
 pub(crate) const IDS: u32 = 6;
 
-/// The key of the first GLSN of which no id is known; it exists once ids were asked for.
+/// The key in [`IDS`] of the first GLSN whose commit has no known id. The key exists once ids have
+/// been requested.
 pub(crate) const IDS_POSITION: &[u8] = b"p";
 
 /// The first byte of the keys in [`IDS`] that record the place of a commit; its id follows, then
@@ -118,7 +119,7 @@ impl Default for Opening {
 /// # }
 /// ```
 ///
-/// A handle belongs to the [`crate::Db`] that returned it, and to that one's clones. Calls on
+/// A handle belongs to the [`crate::Db`] that returned it, and to the clones of that `Db`. Calls on
 /// another store reject it, and so do calls on the same store after it was closed and reopened: get
 /// a new handle from the new `Db`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -180,7 +181,7 @@ pub struct KeyspaceInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DropReport {
-    /// The commit that dropped the keyspace, which can be read at moments before this one.
+    /// The commit that dropped the keyspace. At earlier moments the keyspace can still be read.
     pub glsn: Glsn,
     /// Keys that were deleted with it, including those whose values had expired but were still
     /// stored.
@@ -459,8 +460,8 @@ impl Keyspaces {
         self.read().ttls.get(&id).copied()
     }
 
-    /// Blocks all puts into the keyspace until the result is dropped. Then the keyspace counts as
-    /// dropped if `load_dropped` was called, and as unchanged otherwise.
+    /// Rejects all puts into the keyspace until the returned guard ends. Then the keyspace counts
+    /// as dropped if `load_dropped` was called, and as unchanged otherwise.
     #[must_use]
     pub(crate) fn begin_drop(&self, id: u32) -> Dropping<'_> {
         self.write().dropping = Some(id);
@@ -482,7 +483,7 @@ impl Keyspaces {
     }
 
     /// Rejects keyspaces that were dropped or are being dropped. Checked under the commit lock too,
-    /// because a drop is announced before its keys are read.
+    /// because a drop is announced before the keys of the keyspace are read.
     pub(crate) fn check_take_more(&self, ids: impl IntoIterator<Item = u32>) -> Result<()> {
         if !self.any_dropped.load(Ordering::Acquire) {
             return Ok(());

@@ -21,7 +21,7 @@ pub(crate) fn available_bytes() -> u64 {
 }
 
 /// Rejects a budget above the limit of the container or the memory of the machine. A process that
-/// used it would be killed or would swap; the budget promises that neither happens.
+/// used such a budget would be killed or would swap; the budget promises that neither happens.
 pub(crate) fn check_there_is(bytes: u64) -> Result<()> {
     fits(bytes, total_memory_bytes(), cgroup_limit_bytes())
 }

@@ -35,6 +35,12 @@ const MIN_WARM_INTERVAL: Duration = Duration::from_millis(100);
 const WARM_BYTES_PER_SECOND: u64 = 256 << 20;
 const MIN_WARM_BYTES_PER_SECOND: u64 = 64 << 10;
 
+/// The default of [`Options::order_timeout`].
+const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The minimum size of the segments of a replica: each record of any replica fits into one.
+const MIN_ORDERED_SEGMENT_BYTES: u64 = 2 << 20;
+
 /// When a commit is acknowledged.
 ///
 /// ```
@@ -54,12 +60,6 @@ const MIN_WARM_BYTES_PER_SECOND: u64 = 64 << 10;
 /// # Ok(())
 /// # }
 /// ```
-/// The default of [`Options::order_timeout`].
-const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The minimum size of the segments of a replica: each record of any replica fits into one.
-const MIN_ORDERED_SEGMENT_BYTES: u64 = 2 << 20;
-
 pub use plimsoll_log::durability::Durability;
 
 /// Options for opening a store.
@@ -163,9 +163,10 @@ impl Options {
 
     /// Opens the store without changing anything on disk; works while another process writes. Shows
     /// the state that was durable at opening; with [`Options::shared`] the newest state at each
-    /// read. Commits that the writer has not flushed yet are read from the log and held in memory:
-    /// as much as the writer's memtables, each an eighth of the writer's budget and at most 64 MiB.
-    /// With a budget too small for that, opening fails with [`crate::Error::OutOfBudget`]. Reads of
+    /// read. Commits that the writer has not flushed yet are read from the log and held in memory.
+    /// They take as much memory as the writer's memtables, each of which has an eighth of the
+    /// writer's budget, at most 64 MiB. With a budget too small for them, opening fails with
+    /// [`crate::Error::OutOfBudget`]. Reads of
     /// data that the writer drops later (by a keyspace's retention or a trim) fail with
     /// [`crate::Error::Trimmed`]: reopen the store to see its current state.
     pub fn read_only(mut self, yes: bool) -> Self {
@@ -173,16 +174,17 @@ impl Options {
         self
     }
 
-    /// Whether other processes, [`MAX_PROCESSES`] in all, may have the store open at the same time,
-    /// to read and to write, each with this option. A commit of one process is visible to the
-    /// others at once; transactions are serializable over all of them. While processes share the
-    /// store, opening it without this option fails, and vice versa. `docs/explanation/processes.md`
-    /// describes what is shared and what it costs.
+    /// Whether other processes can have the store open at the same time, to read and to write, if
+    /// they set this option too; [`MAX_PROCESSES`] processes in all. A commit of one process is
+    /// visible to the others at once; transactions are serializable over all of them. While
+    /// processes share the store, opening it without this option fails, and vice versa.
+    /// `docs/explanation/processes.md` describes what is shared and what it costs.
     ///
     /// With [`Options::read_only`], the process follows the processes that share the store, even if
-    /// none has opened it yet, and changes only its own entry among them. Without the right to
-    /// write to the folder it does not have an entry; then the versions that it reads are not
-    /// retained for it, and reads of older moments may fail with [`crate::Error::Trimmed`].
+    /// none has opened it yet, and writes only its own entry in their list of members. Without
+    /// permission to write to the folder it has no entry. The other processes then do not retain
+    /// the versions that it reads, and reads of older moments can fail with
+    /// [`crate::Error::Trimmed`].
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -190,7 +192,7 @@ impl Options {
     /// # let path = dir.path().join("store");
     /// use plimsoll::{Db, Options};
     ///
-    /// // In each worker: together they keep to 256 MiB.
+    /// // In each worker process: all workers together use at most 256 MiB.
     /// let db = Db::open(&path, Options::new().shared(true).memory_total(256 << 20))?;
     /// let users = db.keyspace("users")?;
     /// db.put(&users, b"ada", b"Ada Lovelace")?;
@@ -202,7 +204,7 @@ impl Options {
         self
     }
 
-    /// The memory budget in bytes of all processes together that have the store open with
+    /// The total memory budget, in bytes, of all processes that have the store open with
     /// [`Options::shared`]. Each process gets an equal share, but no more than its own
     /// [`Options::memory_bytes`] if that is set as well; shares shrink and grow as processes open
     /// and close the store. The total that was given last applies to all. It must allow at least
@@ -215,12 +217,15 @@ impl Options {
     /// Makes the store a replica: `order`, which is outside of it, orders the commits of all
     /// replicas, and makes them durable. A new store gets the contents that the order has, and an
     /// empty order begins with the contents of the store. From then on the store can be opened for
-    /// writing only with this order. Reads are those of any store, and see the commits of other
-    /// replicas when these are applied here ([`Db::sync`](crate::Db::sync),
-    /// [`Options::max_staleness`]). A commit returns once the order has it, also one whose ticket
-    /// is waited for later; [`Options::durability`] has no effect.
+    /// writing only with this order. A read sees the commits of other replicas once these are
+    /// applied here ([`Db::sync`](crate::Db::sync), [`Options::max_staleness`]). Every commit
+    /// returns only once the order has it, even [`Transaction::commit_submit`], whose ticket is
+    /// waited for later; [`Options::durability`] has no effect.
     ///
-    /// Not with [`Options::shared`] or [`Options::read_only`], nor with segments below 2 MiB.
+    /// Opening fails if [`Options::shared`] or [`Options::read_only`] is set as well, or segments
+    /// below 2 MiB.
+    ///
+    /// [`Transaction::commit_submit`]: crate::Transaction::commit_submit
     ///
     /// ```no_run
     /// # use std::sync::Arc;
@@ -247,10 +252,10 @@ impl Options {
         self
     }
 
-    /// A read of a replica first applies what other replicas have committed, if that was not done
-    /// for this long; with zero, every read. It fails with [`Error::Behind`](crate::Error::Behind)
-    /// if the order is unavailable. By default no read waits: commits of others are applied in the
-    /// background.
+    /// A read of a replica first applies the commits of other replicas if they were last applied
+    /// longer ago than this; with zero, every read does. The read fails with
+    /// [`Error::Behind`](crate::Error::Behind) if the order is unavailable. By default no read
+    /// waits: commits of others are applied in the background.
     pub fn max_staleness(mut self, age: Duration) -> Self {
         self.max_staleness = Some(age);
         self
@@ -278,7 +283,7 @@ impl Options {
     }
 
     /// Whether flush and compaction run in background threads (the default). If not, writers flush
-    /// when they must, and the owner calls `Db::step`.
+    /// when they must, and the caller calls `Db::step`.
     #[cfg(any(test, feature = "testing"))]
     pub fn background(mut self, yes: bool) -> Self {
         self.background = yes;

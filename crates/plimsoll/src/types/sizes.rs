@@ -1,7 +1,7 @@
-//! Sizes from which on an open store does something: spills a transaction, completes a table, ends
-//! a step of background work. They are shares of the budget, or constants.
+//! Sizes at which an open store acts: it spills a transaction, completes a table, or ends a step of
+//! background work. They are shares of the budget, or constants.
 
-/// The minimum for a bulk load, which uses memory in chunks of 64 KiB: with few chunks each row
+/// The minimum for a bulk load, which uses memory in chunks of 64 KiB. With fewer chunks each row
 /// would become a run.
 const BULK_LOAD_BYTES_MIN: u64 = 256 << 10;
 
@@ -19,7 +19,8 @@ pub struct Sizes {
     pub write_set_bytes: Option<u64>,
     /// Size above which a transaction's read set is coarsened; by default a share of the budget.
     pub read_set_bytes: Option<u64>,
-    /// Page reads, made to validate rows, after which a step of restoring the warm image ends.
+    /// Number of page reads (made to validate rows) after which a step of restoring the warm image
+    /// ends.
     pub restore_loads: u64,
     /// Whether opening a store without threads sweeps the leftover files of an earlier process in
     /// the log's folder. If not, the first background step that checks for checkpoints sweeps them,

@@ -36,11 +36,13 @@ pub struct MemoryStats {
 pub struct PressureStats {
     /// Pages evicted by a thread that missed a page and found no free frame.
     pub inline_page_evictions: u64,
-    /// Times that a thread needing other memory found none free and made the pool evict.
+    /// Times that a thread found no free memory for a purpose other than pages and made the pool
+    /// evict.
     pub inline_chunk_evictions: u64,
     /// Times that a thread waited for memory.
     pub waits: u64,
-    /// Memory reservations refused; most callers then flush, spill or coarsen, and continue.
+    /// Memory reservations refused. Most callers then flush, spill their writes or coarsen their
+    /// read set, and continue.
     pub refusals: u64,
 }
 
@@ -125,9 +127,9 @@ pub struct RowCacheStats {
 pub struct OpeningStats {
     /// Total nanoseconds.
     pub nanos: u64,
-    /// Of these, nanoseconds until the log was open, which includes reading its newest segment.
+    /// Of the total: opening the log, which includes reading its newest segment.
     pub log_nanos: u64,
-    /// Of these, nanoseconds until the transactions not yet in any run were back in memory.
+    /// Of the total: reading the transactions that are not yet in any run back into memory.
     pub replay_nanos: u64,
     /// Transactions replayed into memory: those left by a process that did not close the store.
     pub replayed: u64,
@@ -227,15 +229,16 @@ pub struct IndexStats {
     pub memtable_bytes: u64,
     /// Memtables, the active one included.
     pub memtables: u64,
-    /// Runs of current versions, newest first: bytes of the files of each.
+    /// Bytes of the files of each run of current versions, newest run first.
     pub runs: Vec<u64>,
-    /// Read amplification: the most of these runs that can hold one key. Writers are paced by it.
+    /// Read amplification: the greatest number of these runs that can hold one key. Writers are
+    /// slowed down by it.
     pub depth: u64,
-    /// Runs of superseded versions: bytes of the files of each.
+    /// Bytes of the files of each run of superseded versions.
     pub history_runs: Vec<u64>,
     /// Bytes of the pages of all runs, uncompressed.
     pub page_bytes: u64,
-    /// Intervals of keys whose deletion as a range is not applied to all runs yet.
+    /// Ranges of keys whose deletion is not applied to all runs yet.
     pub deleted_ranges: u64,
     /// Tables in all runs.
     pub tables: u64,
@@ -330,7 +333,7 @@ pub struct IoStats {
     pub cached: bool,
     /// Number of mode changes since the store was opened.
     pub switches: u64,
-    /// Latest measurement of free memory: the minimum over the machine and each cgroup, less what
-    /// the budget may still take. `None` if the mode is fixed.
+    /// Latest measurement of free memory: the minimum over the machine and each cgroup, minus the
+    /// memory that the budget allows but that is not in use yet. `None` if the mode is fixed.
     pub room_bytes: Option<u64>,
 }

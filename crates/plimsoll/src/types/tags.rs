@@ -3,7 +3,7 @@
 //! A tag is a key of an internal keyspace, so creating or deleting one is an ordinary commit. Its
 //! record is the GLSN of the moment, the time of the moment in microseconds since 1970 UTC (both
 //! u64, little-endian), and a byte: 1 if that time is the time of the commit. Reads at the moment
-//! compare expiries with its time.
+//! compare expiries with that time.
 //!
 //! Invariant: a moment in [`Tags::moments`] is released only after the deletion of its tag is
 //! durable. After a crash, no tag names a moment whose versions were dropped.
@@ -57,10 +57,10 @@ impl TagInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tagged {
     pub(crate) at: Glsn,
-    /// The time by which reads judge expiries, in microseconds since 1970 UTC: that of its commit,
-    /// or a later one.
+    /// The time by which reads judge expiries, in microseconds since 1970 UTC: the time of the
+    /// moment's commit, or a later one.
     pub(crate) micros: u64,
-    /// Whether it is that of its commit.
+    /// Whether `micros` is the time of the commit.
     pub(crate) is_exact: bool,
 }
 
@@ -176,7 +176,7 @@ impl Tags {
         (known.by_name.values().map(|tag| tag.at).collect(), known.as_of)
     }
 
-    /// The tag of a moment, with the earliest time if there are several.
+    /// The tag of a moment; if there are several, the one with the earliest time.
     pub(crate) fn of(&self, at: Glsn) -> Option<Tagged> {
         let known = self.known();
         let all = known.by_name.values().chain(known.released.iter().map(|(tag, _)| tag));
@@ -212,8 +212,9 @@ pub(crate) fn check_tag_name(name: &str) -> Result<()> {
     Err(InvalidInput::TagName { name: name.to_owned(), limit_bytes: MAX_NAME_BYTES as u64 }.into())
 }
 
-/// Whether a text may be a moment that is not a tag: a number; `newest`, `now` or `yesterday`; a
-/// text that begins like a date, or that counts back from now, such as `2 hours ago`.
+/// Whether a text could be read as a moment that is not a tag: a number; `newest`, `now` or
+/// `yesterday`; a text that begins like a date; or one that counts back from now, such as
+/// `2 hours ago`.
 pub(crate) fn is_moment_name(text: &str) -> bool {
     if ["newest", "now", "yesterday"].contains(&text) {
         return true;

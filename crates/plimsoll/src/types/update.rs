@@ -34,9 +34,9 @@ type Content<'v> = Option<Cow<'v, [u8]>>;
 pub(crate) enum Update<'f> {
     /// Adds to a number; an absent one counts as 0.
     Add(i64, Overflow),
-    /// Raises a number to at least this one; an absent one becomes this one.
+    /// Raises a number that is less than this one to this one, and sets an absent one.
     Max(i64),
-    /// Lowers a number to at most this one; an absent one becomes this one.
+    /// Lowers a number that is greater than this one to this one, and sets an absent one.
     Min(i64),
     /// Appends bytes.
     Append(Cow<'f, [u8]>),
@@ -117,8 +117,8 @@ impl<'f> Update<'f> {
         })
     }
 
-    /// Merges the following update into this one if one update can express both; returns whether it
-    /// did.
+    /// Merges the update `next`, which follows this one, into this one if one update can express
+    /// both. Returns whether it did so.
     pub(crate) fn fold(&mut self, next: &Update<'_>) -> bool {
         match (self, next) {
             (Update::Add(by, Overflow::Wrapping), Update::Add(more, Overflow::Wrapping)) => {
@@ -156,7 +156,7 @@ impl<'f> Update<'f> {
         }
     }
 
-    /// Whether it fails on some values.
+    /// Whether the update fails on some values.
     pub(crate) fn may_be_refused(&self) -> bool {
         match self {
             Update::Add(..) | Update::Max(_) | Update::Min(_) => true,

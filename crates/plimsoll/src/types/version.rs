@@ -6,16 +6,16 @@
 //! 1 bytes...            the value itself (at most INLINE_BYTES)
 //! 2 offset len sum      (varints, u64) the value is in the payload of the version's log entry
 //! 3 blob offset len sum (varints, u64) the value is in a blob file of plain bytes
-//! 2, 3: behind it, if the value is compressed: u8 codec, varint length of the value
+//! 2, 3: then, if the value is compressed: u8 codec, varint length of the value
 //! 0 len                 (varint, above INLINE_BYTES) damaged: a recovery could not read the value
 //! 0 1 time tag bytes... a value that expires at this time (u64, microseconds since 1970 UTC); then
 //!                       the value in one of the forms above
 //! ```
 //!
-//! `len` bytes are stored; `sum` is the checksum of all of them ([`value_sum`]), computed when they
-//! were written. It moves with the value and is verified whenever the whole value is read: pages
-//! and blocks that are individually valid may still be the wrong ones. The stored bytes of a value
-//! that is not compressed are the value.
+//! `len` is the number of stored bytes. `sum` is the checksum of all of them ([`value_sum`]),
+//! computed when they were written, and copied with the version. It is verified whenever the whole
+//! value is read, because pages and blocks that are individually valid may still be the wrong ones.
+//! The stored bytes of a value that is not compressed are the value.
 
 use plimsoll_disk::checksum::{Running, checksum};
 use plimsoll_disk::codec::{Reader, push_varint};
@@ -237,7 +237,7 @@ impl<'a> Stored<'a> {
         }
     }
 
-    /// The content without a lifetime; `None` for an inline value.
+    /// The content as one that borrows nothing; `None` for an inline value.
     pub(crate) fn elsewhere(self) -> Option<Stored<'static>> {
         match self {
             Stored::Expiring(Expiring { expiry, .. }) => {
@@ -347,8 +347,8 @@ impl<'a> Stored<'a> {
         }
     }
 
-    /// Whether a value of this length may be stored in this many bytes. It bounds the memory that a
-    /// damaged or forged length can ask for.
+    /// Whether a value of this length can be stored in this many bytes. This bounds the memory that
+    /// is allocated for a damaged or forged length.
     pub(crate) fn has_possible_lengths(&self) -> bool {
         let (value_bytes, stored_bytes) = (self.value_bytes(), self.stored_bytes());
         let is_possible = |packed: Packed| {
@@ -392,7 +392,7 @@ fn read_packed(reader: &mut Reader<'_>) -> Option<Option<Packed>> {
     Packed::decode(reader).map(Some)
 }
 
-/// The stored content of a version, free of its storage and without its expiry.
+/// An owned copy of the stored content of a version, without its expiry.
 #[derive(Clone)]
 pub(crate) enum OwnedStored {
     /// The value itself.

@@ -38,7 +38,7 @@ pub(crate) enum Name {
 pub(crate) struct RowsName {
     /// The generation: each process that writes an image starts a new one.
     pub(crate) generation: u32,
-    /// The part of that generation.
+    /// The number of the file within its generation.
     pub(crate) number: u32,
 }
 
@@ -242,16 +242,17 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Whether the history of the log up to a segment's position can be compared.
+/// The result of comparing a segment with the history of the log up to the segment's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Past {
     /// The log has the same history up to that position.
     Same,
-    /// The position is below the trim point.
+    /// The position is before the first commit that the log still holds, so the segment cannot be
+    /// compared.
     Trimmed,
 }
 
-/// Whether a segment with this header belongs to this log's history.
+/// Checks that a segment with this header belongs to the history of this log.
 pub(crate) fn check_past(header: &Header, log: &FileLog) -> Result<Past, Rejection> {
     if header.log_id != log.id() {
         return Err(Rejection::Foreign);

@@ -1,10 +1,10 @@
 //! Throttles the restore: it pauses while processors are short.
 //!
-//! Before each step, the number of runnable threads of the machine is compared with its processors.
-//! A container may have fewer processors, so a thread of the restore also compares its running time
-//! with its time in the run queue. A lower priority would help other runnable threads as much, but
-//! would harm threads that wait for a lock or a page that the restore holds while it is not
-//! running.
+//! Before each step, the number of runnable threads of the machine is compared with the number of
+//! its processors. A container may have fewer processors, so a thread of the restore also compares
+//! its running time with its time in the run queue. A lower priority would help other runnable
+//! threads as much, but would harm threads that wait for a lock or a page that the restore holds
+//! while it is not running.
 //!
 //! Invariants:
 //! 1. The thread pauses only between steps, when it holds no lock.

@@ -40,7 +40,7 @@ pub(crate) struct BodyWriter<'a> {
 }
 
 impl<'a> BodyWriter<'a> {
-    /// An empty body with room for `bytes`.
+    /// Begins a body, which is written into `bytes`.
     pub(crate) fn new(bytes: &'a mut [u8]) -> Self {
         Self { bytes, len: 0, last: None, pages: 0 }
     }

@@ -48,7 +48,7 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// There is nothing left to do.
+    /// The step at the end of the restore. `took_all`: whether all of the image was restored.
     pub(super) fn end(took_all: bool) -> Self {
         Self { ended: Some(took_all), ..Self::default() }
     }

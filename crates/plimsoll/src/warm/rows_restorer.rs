@@ -31,8 +31,9 @@ pub(super) struct RowsRestorer {
     /// The existing files; `None` before the first step.
     files: Option<Vec<Part>>,
     _lease: Option<Lease>,
-    /// The current file, and the round.
+    /// The index of the current file in the list.
     at: usize,
+    /// The current round.
     round: Round,
     /// The current file, if it is open.
     open: Option<Fetched>,

@@ -2,13 +2,14 @@
 //!
 //! The cache stores entries sequentially in two queues, where they keep their places until they
 //! move to the young end of a queue. So a full part of a queue only ever loses entries. Its file is
-//! written once, and again when an eighth of its rows are gone, when they were accessed often since
-//! it was written, or when it has become stale. It is stale if a merge has put an eighth of it into
-//! tables with younger versions, or a younger deletion was dropped from its keyspaces. Entries that
-//! leave the cache later do no harm: see `validation`.
+//! written once, and again when an eighth of its rows are gone, when its rows were accessed often
+//! since it was written, or when it has become stale. It is stale if a merge has put an eighth of
+//! its rows into tables with younger versions, or a younger deletion was dropped from its
+//! keyspaces. Entries that leave the cache later do no harm: see `validation`.
 //!
-//! Rows in lent memory are left out: the image holds only as many rows as fit into their share of
-//! the memory, the oldest of each queue, whose files stay unchanged.
+//! Rows in lent memory (`rowcache::share`) are left out: the image holds only as many rows as fit
+//! into their share of the memory. These are the oldest of each queue, because the files of these
+//! stay unchanged.
 //!
 //! Each process writes its own *generation* next to the files that it found. When it has written
 //! all of its own once, it removes the others.
@@ -40,10 +41,12 @@ const TOGETHER_NANOS: u64 = 1_000_000_000;
 /// The part of a queue that one file holds, in words of 8 bytes: together 1 MiB.
 const PLACES_OF_A_FILE: u64 = (1 << 20) / 8;
 
-/// Divisors of the number of a file's rows: it is rewritten when more rows than the first quotient
-/// are gone, or when its rows were accessed more often than the second quotient since it was
-/// written.
+/// Divisor of the number of a file's rows: the file is rewritten when more rows than the quotient
+/// are gone or, in a sample, stale.
 const GONE_PART: u32 = 8;
+
+/// Divisor of the number of a file's rows: the file is rewritten when its rows were accessed more
+/// often than the quotient since it was written.
 const TOUCHED_PART: u32 = 2;
 
 /// Sampling interval when estimating how much of a file is stale.
@@ -257,7 +260,8 @@ impl Round {
         Some((number, *queue_kind, places))
     }
 
-    /// The first entry after the examined part begins at `next`.
+    /// Records that a part of a queue was examined; the first entry after the part begins at
+    /// `next`.
     fn pass(&mut self, queue_kind: QueueKind, next: u64) {
         let of = |(left, _): &&mut (QueueKind, Range<u64>)| *left == queue_kind;
         let (_, left) = self.left.iter_mut().find(of).expect("there are two");
@@ -375,7 +379,7 @@ impl Own {
     }
 }
 
-/// Whether a list of files, as [`image::list_rows`] sorts it, has one of this length.
+/// Whether a list of files, as [`image::list_rows`] sorts it, has this file with this length.
 fn is_there(there: &[(RowsName, u64)], name: RowsName, bytes: u64) -> bool {
     let key = |name: &RowsName| (std::cmp::Reverse(name.generation), name.number);
     let at = there.binary_search_by_key(&key(&name), |(name, _)| key(name));
@@ -383,7 +387,7 @@ fn is_there(there: &[(RowsName, u64)], name: RowsName, bytes: u64) -> bool {
 }
 
 impl OnDisk {
-    /// Whether a large part of it would be skipped if it were restored now. Reads no page.
+    /// Whether a large part of the file would be skipped if it were restored now. Reads no page.
     fn is_stale(&self, context: &Context, round: &Round, queue_kind: QueueKind) -> Result<bool> {
         let view = context.index.sources.view();
         let dropped = match &self.keyspaces {
@@ -418,7 +422,7 @@ impl OnDisk {
         Ok(stale > asked / GONE_PART)
     }
 
-    /// Whether it is still good enough for these places, given their current contents.
+    /// Whether the file is still good enough for these places, given their current contents.
     fn is_recent_enough(&self, places: &Range<u64>, now: Census) -> bool {
         let of = self.census;
         let gone = of.entries.saturating_sub(now.entries);
@@ -472,8 +476,9 @@ fn write(
             for copied in copies.iter().filter(|copied| Rounds::of(copied.touches) == when) {
                 let Some((glsn, expiry, value)) = parts_of(copied.value) else { continue };
                 let bytes = copied.key.len() + copied.value.len();
-                // A flush after this file's position has put younger versions there; or a range
-                // deletion, which may be gone when the row is restored, hides the row.
+                // Leave out a row that a flush after this file's position has put into the cache,
+                // and a row that a range deletion hides, because the range deletion may be gone
+                // when the row is restored.
                 if glsn > round.position.glsn
                     || view.ranges.newest_over(copied.key, Glsn::MAX) > glsn
                     || bytes > OBJECT_BYTES_MAX

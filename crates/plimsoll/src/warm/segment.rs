@@ -8,8 +8,8 @@
 //! | note | sum(body) | sum | body ...
 //! ```
 //!
-//! The last checksum covers bytes 0 to 80 and is seeded with the segment's kind and number: valid
-//! bytes under another name fail. `docs/reference/format.md` describes the bytes.
+//! The last checksum covers bytes 0 to 80 and is seeded with the segment's kind and number, so a
+//! valid segment under another name is rejected. `docs/reference/format.md` describes the bytes.
 
 use std::fmt;
 

@@ -3,17 +3,16 @@
 //! A segment of rows states facts as of a position t of the log: *of all versions of this key up to
 //! t, the newest has GLSN v, and these are its bytes*. An entry of the row cache states the same
 //! for all versions in the runs. So a row can become an entry if the runs have no version of its
-//! key younger than t. Such a version could be in three places:
+//! key younger than t. There are three cases in which the key has such a version:
 //!
-//! - In a current run with versions younger than t: its filter is checked. If the filter reports a
-//!   possible match, the row is skipped even if it is still valid, because checking would cost the
-//!   page read that the row saves.
-//! - In a history run, if it is a deletion that was moved there. The history runs are checked in
-//!   the same way, if any deletion younger than t was moved.
-//! - Nowhere, because it was dropped. A version that was the newest at t leaves the current runs
-//!   only when a younger one supersedes it. The youngest of these stays there, unless it is a
-//!   deletion. So a segment that is older than the youngest deletion dropped from the keyspace
-//!   proves nothing.
+//! - It is in a current run with versions younger than t. The run's filter is checked. If the
+//!   filter reports a possible match, the row is skipped even if it is still valid, because
+//!   checking would cost the page read that the row saves.
+//! - It is a deletion that was moved into a history run. The history runs are checked in the same
+//!   way, if any deletion younger than t was moved.
+//! - It was dropped. A version that was the newest at t leaves the current runs only when a younger
+//!   one supersedes it. The youngest of these stays there, unless it is a deletion. So a segment
+//!   that is older than the youngest deletion dropped from the keyspace proves nothing.
 //!
 //! Versions above the runs (memtables, adopted runs, and so everything that recovery replays) are
 //! younger, and are checked before rows are.

@@ -114,7 +114,7 @@ impl Driver {
                     None => handle.persist(&keyspace, [key]),
                 };
                 let there = match &before {
-                    // A value that does not change may not be written.
+                    // If the value does not change, possibly nothing is written.
                     Some(content) if content.expires != expires => {
                         let content = Content { value: Arc::clone(&content.value), expires };
                         self.write(number, branch, place, Some(content), set)?

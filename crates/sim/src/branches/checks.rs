@@ -10,8 +10,8 @@ use crate::branches::model::{Content, KEYS, Place, SPACES};
 use crate::branches::{Driver, NAMES, OPEN_MAX, Step, done, same_newest, time};
 use crate::failure::{ensure, same};
 
-/// A state that is read: its commit of data, and the time by which it is judged. If the store knows
-/// that time only roughly, it is between the two.
+/// A state that is read: its commit of data, and two bounds of the time by which it is judged. The
+/// bounds are equal unless the store knows that time only roughly.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadState {
     pub(super) node: usize,

@@ -40,7 +40,7 @@ impl Driver {
             ended => ended?,
         }
         self.absorb(&db)?;
-        // A commit that failed is none.
+        // A failed call has made no commit.
         self.doubt = None;
         self.check_lists(number)?;
         self.check(number, random)

@@ -223,7 +223,7 @@ impl Driver {
                     found.key_outcomes.extend(key_outcomes);
                     changes.push(is_changed);
                 }
-                // The store may not know which of the bases contain a deletion.
+                // Possibly the store does not know which of the bases contain a deletion.
                 let of_base = |base: &usize| self.model.nodes[*base].state.get(&place);
                 let has_expiry =
                     |base: &usize| of_base(base).is_some_and(|it| it.expires.is_some());
@@ -255,8 +255,8 @@ impl Driver {
     }
 }
 
-/// The deletion of another branch while a merge decides about a key; versions that only it retained
-/// are dropped.
+/// The deletion of another branch while a merge decides about a key; versions that only that branch
+/// retained are dropped.
 struct ConcurrentDeletion {
     db: Db,
     name: String,

@@ -224,12 +224,13 @@ impl Model {
         }
     }
 
-    /// The newest one.
+    /// The newest commit of data whose state a branch has.
     pub(super) fn tip(&self, branch: usize) -> usize {
         self.node_at(branch, u64::MAX)
     }
 
-    /// The branch whose commits a branch has as its own at a moment.
+    /// The branch on which the commits around a moment were made, as a branch sees them: the branch
+    /// itself, or, at or before its fork, an ancestor.
     pub(super) fn seen_by(&self, mut branch: usize, glsn: u64) -> usize {
         while branch != MAIN && glsn <= self.lines[branch].fork {
             branch = self.lines[branch].parent;
@@ -237,7 +238,7 @@ impl Model {
         branch
     }
 
-    /// A branch and those that it descends from, each with the newest commit of it that it sees.
+    /// A branch and its ancestors, each with its newest commit that the branch sees.
     pub(super) fn lineage(&self, mut branch: usize) -> Vec<(usize, u64)> {
         let mut limit = u64::MAX;
         let mut lines = vec![(branch, limit)];
@@ -285,8 +286,8 @@ impl Model {
         self.nodes[node].state.get(&place).filter(|content| content.lives(now)).cloned()
     }
 
-    /// Whether commits of a branch after a moment wrote one of these keys: a key for which
-    /// `is_seen` holds, and any key.
+    /// Whether commits of a branch after a moment wrote a key for which `reads` holds: first the
+    /// answer for the keys for which `is_seen` also holds, then the answer for all keys.
     pub(super) fn is_written_after(
         &self,
         branch: usize,
@@ -382,7 +383,7 @@ impl Model {
     }
 
     /// The common base of several commits, each read by `read`: they are merged from their own
-    /// bases. `None`: they changed it in different ways.
+    /// bases. `None`: the commits changed the value in different ways.
     pub(super) fn merged<T: PartialEq>(
         &self,
         commits: &[usize],

@@ -8,8 +8,8 @@ use plimsoll_disk::random::Random;
 use crate::branches::json;
 use crate::branches::model::{Content, JSON, NUMBERS, TEXTS};
 
-/// The lines of a text that change. A line that never changes follows each, so that changes of
-/// different ones do not touch.
+/// The lines of a text that change. Each is followed by a line that never changes, so that changes
+/// of different lines do not touch.
 const LINES: usize = 4;
 
 /// A text with these numbers in its lines.

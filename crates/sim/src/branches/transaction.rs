@@ -191,7 +191,7 @@ impl Driver {
         let is_gone = self.model.lines[open.branch].name().is_none();
         let OpenTx { tx, branch, at, own, first, .. } = open;
         if own.is_empty() {
-            // It is valid at its moment.
+            // A transaction that only reads is valid at its moment, so it is not committed.
             drop(tx);
             return Ok(());
         }

@@ -219,9 +219,9 @@ pub(super) fn tags_of(tags: &[TagInfo]) -> BTreeMap<u8, u64> {
 }
 
 fn compare_moment(judge: &Judge<'_>, space: u8, keyspace: &Keyspace, at: u64) -> Outcome {
-    let Ok(snapshot) = judge.db.snapshot_at(Moment::Glsn(Glsn(at))) else {
-        return ensure(false, || format!("no snapshot at {at}"));
-    };
+    let (what, opened) =
+        (|| format!("snapshot at {at}"), judge.db.snapshot_at(Moment::Glsn(Glsn(at))));
+    let Some(snapshot) = judge.settle(what, None, opened)? else { return Ok(()) };
     let place = Place { space, keyspace };
     let all = Span::Range(Edge::Open, Edge::Open);
     judge.walk(View::Snapshot(&snapshot), place, &all, WalkOptions::whole(false))?;

@@ -46,8 +46,8 @@ impl Driver {
         answer
     }
 
-    /// The keys that a failed removal has removed; the transaction continues with that. `None` if
-    /// they cannot be read.
+    /// The keys that a failed removal has removed; the transaction continues without them. `None`
+    /// if they cannot be read.
     pub(super) fn taken_by_a_failed_one(
         &self,
         open: &mut OpenTx,

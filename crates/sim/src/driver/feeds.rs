@@ -132,7 +132,7 @@ impl Driver {
             && wanted.is_none_or(|wanted| commit.glsn().0 < wanted)
             && only_deletes_ranges(commit)
         {
-            // Ranges without keys under the prefix.
+            // The commit deletes ranges, none of which has a key under the prefix.
             open.next = commit.glsn().0 + 1;
             return Ok(true);
         }

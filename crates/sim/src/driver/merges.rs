@@ -124,8 +124,8 @@ impl Driver {
         }
     }
 
-    /// Compares the conflicts of a revert with those of the model. They are found as they are read,
-    /// so a keyspace may refuse the moment only then.
+    /// Compares the conflicts of a revert with those of the model. The store finds the conflicts
+    /// while they are read, so a keyspace may refuse the moment as late as then.
     fn conflicts(
         &self,
         what: &str,

@@ -185,8 +185,8 @@ impl Driver {
             let as_life = |life: u8| -> Outcome<()> {
                 for (key, value) in &found {
                     let mut at = self.model.version_at(life, key, newest);
-                    // An older version is there only if all newer ones were in lost commits. A run
-                    // may have these.
+                    // An older version is there only if all newer ones were in lost commits. But a
+                    // run may have the versions of lost commits.
                     while let Some((glsn, content)) = at.filter(|(glsn, _)| is_lost_commit(*glsn)) {
                         if is_value(String::new, Some(value), content).is_ok() {
                             break;
@@ -241,7 +241,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Advance the clock, because a manual repair takes time.
+    /// Advances the clock, because a manual repair takes time.
     fn wait_for_somebody(&self) {
         self.world.clock.advance(Duration::from_secs(1));
     }

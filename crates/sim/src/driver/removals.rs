@@ -13,7 +13,7 @@ use crate::model::{Entry, Writes, space_name};
 use crate::op::{Edge, Key, Removal, Span};
 
 impl Driver {
-    /// Reads a key by the store's own calls.
+    /// Reads a key by the calls of the store that take no snapshot.
     pub(super) fn get_now(&mut self, space: u8, key: &Key) -> Outcome<String> {
         let Some(keyspace) = self.keyspace(space)? else { return said("failed") };
         let place = self.place(space, &keyspace);

@@ -69,8 +69,8 @@ impl Driver {
         Ok("restored".to_owned())
     }
 
-    /// Replaces the store's warm image by that of `other`. It refers to commits that this log does
-    /// not have, or in whose place this log has others.
+    /// Replaces the store's warm image by that of `other`. The new image refers to commits that
+    /// this log does not have, or has replaced by others.
     fn leave_image(&self, other: &LyingDisk) -> Outcome {
         let dir = self.world.store_path().join(IMAGE_DIR);
         let failed =

@@ -6,7 +6,8 @@ use crate::driver::Driver;
 use crate::failure::{Failure, Outcome, ensure, same};
 use crate::model::{Entry, NAMES, space_name};
 
-/// Keyspaces from this number on are not dropped, because numbers are bytes.
+/// Keyspaces above this number are not dropped, because the number of the next keyspace of the same
+/// name must fit into a byte.
 const LAST_DROPPED: u8 = u8::MAX - 2 * NAMES;
 
 impl Driver {
@@ -54,9 +55,9 @@ impl Driver {
         match answer {
             Err(Error::InvalidInput { .. }) => Ok(()),
             Err(error) if self.excused(&error) => Ok(()),
-            Err(error) => {
-                Err(Failure::new(format!("{what} was refused otherwise: {error} [{error:?}]")))
-            }
+            Err(error) => Err(Failure::new(format!(
+                "{what} was refused with another error: {error} [{error:?}]"
+            ))),
             Ok(_) => Err(Failure::new(format!("{what} was not refused"))),
         }
     }

@@ -29,7 +29,8 @@ impl Driver {
         | Op::Keep
         | Op::Restore { .. } = &op
         {
-            // These operations change the store's files directly.
+            // These operations change the store's files directly, so cancel a cut that is scheduled
+            // for a change.
             self.world.disk.cut_power_at_change(u64::MAX);
         }
         match &op {

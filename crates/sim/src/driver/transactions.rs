@@ -93,7 +93,7 @@ impl Driver {
             let open = open.get_mut();
             let mut parts = bytes.chunks(bytes.len().div_ceil(4));
             let appended = parts.try_for_each(|part| open.handle.append(&keyspace, key, part));
-            // Beyond the room for updates, the value is read.
+            // If the transaction has no more room for updates, the append reads the value.
             open.reads.perhaps_key(space, key);
             if appended.is_err() {
                 return self.written(tx, &format!("append to {}", show(key)), appended);
@@ -218,7 +218,8 @@ impl Driver {
             return said("refused");
         }
         if let Err(Error::Conflict { key, at: found_at, by }) = &committed {
-            // An update of a large value, or in a large transaction, whose base has changed.
+            // The key may be that of an update that was computed before the commit (its value or
+            // its transaction is large), and was changed since.
             let is_of_update = open.updates.keys().any(|(space, updated)| {
                 updated == key && self.model.changed(*space, key, by.0 - 1).next() == Some(by.0)
             });
@@ -241,7 +242,8 @@ impl Driver {
         let has_updates = !open.updates.is_empty();
         self.resolve(&open.updates, &mut open.writes);
         if has_updates && open.writes.is_empty() && committed.is_ok() {
-            // It was computed from everything that was submitted before, or from the snapshot.
+            // The updates were computed from everything that was submitted before, or from the
+            // snapshot.
             let Some(glsn) = self.expect("commit", committed)? else { return said("failed") };
             let newest = self.model.newest();
             let is_of_snapshot = glsn == at && self.may_be_computed(&open.updates);
@@ -287,8 +289,8 @@ impl Driver {
         )
     }
 
-    /// Checks the GLSN of a record that was submitted, or handles its refusal; `glsn` is the
-    /// record's last one.
+    /// Checks the GLSN of a record that was submitted, or handles its refusal; `glsn` is the last
+    /// GLSN of the record.
     pub(super) fn submitted(
         &mut self,
         what: &str,

@@ -135,8 +135,9 @@ impl Prefixes {
         self.places.contains_key(&value)
     }
 
-    /// Checks that each step saw a prefix of the final list, including all values that earlier
-    /// steps had appended, and appended after it.
+    /// Checks that each step saw a prefix of the final list, that this prefix includes all values
+    /// that earlier steps had appended, and that the value that the step appended follows the
+    /// prefix.
     fn check(&self, transaction: &Transaction) -> Outcome {
         let mut last: Vec<(ListName, Seen)> = Vec::new();
         for Step { list, seen, value } in &transaction.steps {

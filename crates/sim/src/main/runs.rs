@@ -60,8 +60,8 @@ impl Runs {
         Some(Case { ops: self.ops.unwrap_or(case.ops), ..case })
     }
 
-    /// Executes all runs, or stops when one hangs, because its thread cannot be stopped, so the
-    /// process must exit.
+    /// Executes all runs. Stops if one hangs: its thread cannot be stopped, so the process must
+    /// exit.
     ///
     /// # Errors
     /// A thread cannot be started.

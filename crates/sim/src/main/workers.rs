@@ -175,8 +175,8 @@ fn print_deaths(deaths: &Deaths) {
     let reached = deaths.points.values().filter(|kills| **kills > 0).count();
     let (keepers, longest, most) = deaths.keepers_millis;
     println!(
-        "workers were killed at {reached} of {} points; {keepers} times a keeper was, and the \
-         next one came within {most} ms (99 of 100), {longest} at most",
+        "workers were killed at {reached} of {} points; {keepers} times, the killed worker was \
+         the keeper, and the next keeper came within {most} ms (99 of 100), {longest} at most",
         deaths.points.len()
     );
 }

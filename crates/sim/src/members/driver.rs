@@ -40,8 +40,8 @@ pub(super) struct Pending {
     pub(super) reads: Vec<Span>,
     /// The moment it has read at.
     pub(super) at: Option<u64>,
-    /// The number of the next act when its outcome became unknown; `None` while its process is
-    /// stopped within it.
+    /// The number of the next act when the outcome of the commit became unknown; `None` while the
+    /// process is stopped within the commit.
     pub(super) ended: Option<u64>,
 }
 
@@ -194,6 +194,10 @@ impl Driver {
             Act::FailRead { nth } => {
                 self.armed.entry(member).or_default().failing = Some(FailingCall::Read(nth))
             }
+            Act::FailReadBeyond { border, nth } => {
+                self.armed.entry(member).or_default().failing =
+                    Some(FailingCall::ReadBeyond(border_of(border), nth));
+            }
             Act::Kill => {
                 if let Some(slot) = self.slots.get(&member) {
                     slot.process.kill();
@@ -330,8 +334,8 @@ impl Driver {
         self.slots.insert(member, ProcessSlot::new(process, disk));
     }
 
-    /// Whether some processes buffer commits and others do not; the latter see only durable
-    /// commits.
+    /// Whether some processes buffer commits and others do not. A process that does not buffer sees
+    /// only durable commits.
     pub(super) fn is_mixed(&self) -> bool {
         self.buffering == Buffering::Odd
     }

@@ -83,7 +83,7 @@ pub(super) enum Answer {
     Made { rows: usize },
     /// The temporary keyspace was dropped.
     Dropped,
-    /// Another process has dropped it; the drop may not be durable yet.
+    /// Another process has dropped it; possibly the drop is not durable yet.
     DroppedByAnother,
     /// All earlier commits are durable.
     Synced,
@@ -159,7 +159,7 @@ impl Life {
         }
     }
 
-    /// The moments of its snapshots.
+    /// Reads the two lasting keyspaces in each of its snapshots.
     pub(super) fn past(&self) -> impl Iterator<Item = Result<Answer>> {
         let spans = |space| Span { space, from: 0, to: u64::MAX };
         let both = move |snapshot| [0, 1].map(|space| (snapshot, space));
@@ -468,7 +468,8 @@ fn remove(tx: &mut Tx, spaces: &[Keyspace; 2], span: Span) -> Result<Answer> {
     Ok(Answer::Done)
 }
 
-/// Reads of its own writes do not depend on other processes.
+/// Records the read of a span, without the keys that the transaction has written: their reads do
+/// not depend on other processes.
 fn note_read(tx: &mut Tx, span: Span) {
     let mut from = span.from;
     let own: BTreeSet<u64> =

@@ -20,7 +20,7 @@ pub(super) struct Write {
     pub(super) content: Option<Content>,
 }
 
-/// A range of keys that were read, including the first and excluding the second.
+/// A range of keys that were read: `from` is included, `to` is excluded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) space: u64,
@@ -129,9 +129,9 @@ impl Model {
     }
 
     /// A commit strictly between two moments that changed a key of the span. The deletion of a key
-    /// without a value does not count, because it may be part of a range deletion; nor do the
-    /// commits that wrote and deleted a key without a value at either moment, because the store may
-    /// have dropped them.
+    /// without a value does not count, because it may be part of a range deletion. If a key has no
+    /// value at either moment, the commits in between that wrote and deleted it do not count,
+    /// because the store may have dropped them.
     pub(super) fn changed(&self, span: Span, after: u64, before: u64) -> Option<u64> {
         let mut versions = self.versions.range((span.space, span.from)..(span.space, span.to));
         versions.find_map(|(_, versions)| {

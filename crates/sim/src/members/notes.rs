@@ -161,7 +161,7 @@ impl Follower {
                     is_at_end = true;
                     break;
                 }
-                // The entries before it existed. Restart the follower.
+                // The log was trimmed beyond the follower's position. Restart the follower.
                 Err(Error::Trimmed { .. }) if self.follow.position() < db.log().bounds().first => {
                     break;
                 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use plimsoll::borders::{Border, at_nth, forget, without_pending};
+use plimsoll::borders::{Border, at_next, at_nth, forget, without_pending};
 use plimsoll::{Db, Error};
 use plimsoll_disk::clock::{Clock, ManualClock};
 use plimsoll_disk::lying::{AtChange, Process};
@@ -42,6 +42,8 @@ pub(super) enum At {
 pub(super) enum FailingCall {
     Reservation(u64),
     Read(u64),
+    /// The read of this number after the next crossing of a border.
+    ReadBeyond(Border, u64),
 }
 
 /// A process and its open store.
@@ -98,6 +100,10 @@ impl ProcessSlot {
     pub(super) fn let_fail(&self, call: FailingCall) {
         match call {
             FailingCall::Read(nth) => self.process.fail_read(Some(nth)),
+            FailingCall::ReadBeyond(border, nth) => {
+                let process = self.process.clone();
+                at_next(border, move || process.fail_read(Some(nth)));
+            }
             FailingCall::Reservation(after) => {
                 self.db().iter().for_each(|db| db.refuse_after(after, 1 + after % 2 * 1000))
             }
@@ -240,7 +246,8 @@ impl BackgroundPeers {
             others.map(|(other, open)| (*other, open.clone())).collect::<Vec<(u8, (Process, Db))>>()
         };
         for (other, (process, db)) in others {
-            // A stop at a border is one of the process that waits.
+            // A stop that is planned at a border case is meant for the process that waits, not for
+            // the one that works.
             if let Err(error) = without_pending(|| db.step())
                 && !process.is_dead()
             {

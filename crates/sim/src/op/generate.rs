@@ -195,7 +195,7 @@ impl Generator {
         self.below(u64::from(SLOTS)) as u8
     }
 
-    /// An open one, if there is one.
+    /// An open slot, if there is one; otherwise any slot.
     fn open_slot(&mut self, of: [bool; SLOTS as usize]) -> u8 {
         let start = self.slot();
         (0..SLOTS).map(|i| (start + i) % SLOTS).find(|&slot| of[usize::from(slot)]).unwrap_or(start)
@@ -491,7 +491,7 @@ impl Generator {
     }
 
     fn append(&mut self) -> Op {
-        // At times more than a feed of commits passes one by one.
+        // At times, append more entries than a feed of commits skips one by one.
         let (count, most) = if self.random.chance(0.15) {
             (30 + self.below(40), 60)
         } else {
@@ -524,7 +524,8 @@ impl Generator {
 
     fn trim(&mut self) -> Op {
         if self.settings.crashes && self.random.chance(0.5) {
-            // Flush first: the trimmed log is gone for good, so the runs must be durable.
+            // Crash right after the trim: the trimmed log is gone for good, so the runs must be
+            // durable.
             let crash = self.crash();
             self.forced.push_back(crash);
         }

@@ -35,13 +35,15 @@ pub enum Act {
     StopAtChange { nth: u64, later: u64 },
     /// The process is killed when it reaches this border case for the n-th time in its next act.
     KillAtBorder { border: u64, nth: u64 },
-    /// Is stopped at that point.
+    /// The process is stopped when it reaches this border case for the n-th time in its next act.
     StopAtBorder { border: u64, nth: u64 },
     /// In the process's next act, the memory reservation after this many others is refused.
     Refuse { after: u64 },
     /// This read of the process, counted from now, fails in its next act.
     FailRead { nth: u64 },
-    /// Resumes.
+    /// The process's `nth` read after it next reaches a border fails, within its next act.
+    FailReadBeyond { border: u64, nth: u64 },
+    /// A stopped process resumes.
     GoOn,
     /// Commits a value.
     Put { space: u64, key: u64, bytes: u64 },
@@ -53,21 +55,21 @@ pub enum Act {
     Load { space: u64, first: u64, count: u64, bytes: u64 },
     /// Begins a transaction.
     TxBegin,
-    /// Reads a key in it.
+    /// Reads a key in the transaction.
     TxGet { space: u64, key: u64 },
-    /// Reads a range of keys in it.
+    /// Reads a range of keys in the transaction.
     TxRange { space: u64, from: u64, to: u64 },
-    /// Writes in it.
+    /// Writes in the transaction.
     TxPut { space: u64, key: u64, bytes: u64 },
-    /// Deletes in it.
+    /// Deletes a key in the transaction.
     TxDelete { space: u64, key: u64 },
-    /// Pops the first or last key in it.
+    /// Pops the first or last key in the transaction.
     TxPop { space: u64, last: u64 },
-    /// Deletes a range of keys in it.
+    /// Deletes a range of keys in the transaction.
     TxRemove { space: u64, from: u64, to: u64 },
-    /// Commits it.
+    /// Commits the transaction.
     TxCommit,
-    /// Aborts it.
+    /// Aborts the transaction.
     TxAbort,
     /// Reads a key.
     Get { space: u64, key: u64 },
@@ -81,13 +83,13 @@ pub enum Act {
     Release,
     /// Creates or opens the temporary keyspace.
     MakeSpace,
-    /// Drops it.
+    /// Drops the temporary keyspace.
     DropSpace,
     /// Creates a cursor at this many GLSNs before the newest.
     Cursor { name: u64, back: u64 },
-    /// Moves it to this many GLSNs before the newest.
+    /// Moves a cursor to this many GLSNs before the newest.
     AdvanceCursor { name: u64, back: u64 },
-    /// Drops it.
+    /// Drops a cursor.
     DropCursor { name: u64 },
     /// Tags the moment of its oldest snapshot, or the newest one.
     Tag { name: u64 },
@@ -148,6 +150,7 @@ fn parts(act: Act) -> (&'static str, Vec<u64>) {
         Act::StopAtBorder { border, nth } => ("stop-at-border", vec![border, nth]),
         Act::Refuse { after } => ("refuse", vec![after]),
         Act::FailRead { nth } => ("fail-read", vec![nth]),
+        Act::FailReadBeyond { border, nth } => ("fail-read-beyond", vec![border, nth]),
         Act::GoOn => ("go-on", vec![]),
         Act::Put { space, key, bytes } => ("put", vec![space, key, bytes]),
         Act::Delete { space, key } => ("delete", vec![space, key]),
@@ -210,6 +213,7 @@ fn act(name: &str, numbers: &[u64]) -> Option<Act> {
         ("stop-at-border", &[border, nth]) => Act::StopAtBorder { border, nth },
         ("refuse", &[after]) => Act::Refuse { after },
         ("fail-read", &[nth]) => Act::FailRead { nth },
+        ("fail-read-beyond", &[border, nth]) => Act::FailReadBeyond { border, nth },
         ("go-on", []) => Act::GoOn,
         ("put", &[space, key, bytes]) => Act::Put { space, key, bytes },
         ("delete", &[space, key]) => Act::Delete { space, key },

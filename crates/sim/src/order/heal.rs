@@ -1,6 +1,7 @@
-//! The order loses its batches, and goes on from a replica that has everything: a new line of
-//! positions begins with its end. The other replicas are made anew from its copy; it may also
-//! forget its place, and go on with its own files.
+//! The order loses its batches, and continues from a replica that has everything. Its positions
+//! continue in a new range, a *line*, whose first batch names the end of that replica's log. The
+//! other replicas are made anew from a copy of that replica. At times, that replica forgets its
+//! place in the order, and continues with its own files.
 
 use std::path::Path;
 
@@ -12,13 +13,13 @@ use plimsoll_disk::vfs::Disk;
 use crate::failure::{Failure, Outcome, ensure};
 use crate::order::{Driver, STORE, failed};
 
-/// The positions of a line.
+/// The number of positions in a line.
 const LINE: u64 = 1 << 40;
 
 impl Driver {
     pub(super) fn heal(&mut self, number: usize, random: &mut Random) -> Outcome {
         let Some(db) = self.replicas[number].db() else { return Ok(()) };
-        // So that it has everything that was acknowledged.
+        // Sync twice, so that the replica has everything that was acknowledged.
         let synced = db.sync().and_then(|_| db.sync());
         if self.checked(number, "a sync before a heal", synced)?.is_none() {
             return Ok(());
@@ -45,7 +46,7 @@ impl Driver {
         }
     }
 
-    /// Opens the replica that has everything without its place, in the new line.
+    /// Removes the place of the replica that has everything, and opens the replica in the new line.
     fn forget_place(&mut self, number: usize) -> Outcome {
         let replica = &mut self.replicas[number];
         replica.txs.clear();

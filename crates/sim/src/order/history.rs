@@ -1,5 +1,5 @@
-//! The history of a run: what each transaction read, and what became of it; checked against the
-//! order of the log.
+//! The history of a run: the reads and the outcome of each transaction, checked against the order
+//! of the log.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ pub(super) const KEYS: u8 = 12;
 pub(super) struct Id(u64);
 
 impl Id {
-    /// The key that it writes, and no other transaction.
+    /// The key that this transaction writes and no other transaction does.
     pub(super) fn mark(self) -> Vec<u8> {
         [&b"tx "[..], &self.0.to_be_bytes()].concat()
     }
@@ -43,7 +43,7 @@ impl Id {
         value
     }
 
-    /// The transaction that wrote a value; an error if another one could have.
+    /// The transaction that wrote a value; an error if the bytes are not those that it writes.
     fn of_value(value: &[u8]) -> Result<Self, String> {
         let named = value.get(..8).ok_or("a value names no transaction")?;
         let id = Self(u64::from_le_bytes(named.try_into().expect("eight bytes")));
@@ -181,7 +181,7 @@ impl History {
     }
 
     fn check_made(&self, id: Id, glsn: u64, state: &BTreeMap<u8, Id>) -> Outcome {
-        // A transaction whose process ended has no fate.
+        // A transaction whose process ended before the transaction did has no outcome.
         let Some((reads, fate)) = self.ended.get(&id) else { return Ok(()) };
         let is_right = match fate {
             Fate::Made(at) => *at == glsn,

@@ -1,5 +1,5 @@
-//! The order is trimmed behind a copy of a replica, and replicas that are behind are made anew from
-//! that copy.
+//! The order is trimmed up to the position of a copy of a replica, and replicas that lack trimmed
+//! batches are made anew from that copy.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::order::{Driver, STORE};
 
 impl Driver {
     /// Copies a replica that has applied everything, and trims the order up to some position that
-    /// the copy has. The last batch that it has stays.
+    /// the copy has applied. The last batch that the copy has applied stays.
     pub(super) fn trim(&mut self, number: usize, random: &mut Random) -> Outcome {
         let Some(db) = self.replicas[number].db() else { return Ok(()) };
         let synced = db.sync();
@@ -50,7 +50,8 @@ impl Driver {
         replica.disk.cut_power();
         replica.open = None;
         replica.disk = base;
-        // Its number is that of a replica that does not exist any more.
+        // The remembered disk has the number of the replaced replica, which does not exist any
+        // more.
         replica.earlier = None;
         self.calm();
         self.open(number)

@@ -53,8 +53,8 @@ const KEYS: u64 = 3000;
 /// Retention of the accounts, in GLSNs.
 const PAST: u64 = 5000;
 
-/// The part of these that travellers read, because time passes between reading the newest GLSN and
-/// opening the snapshot.
+/// The number of GLSNs back that travellers read. It is less than [`PAST`], because time passes
+/// between reading the newest GLSN and opening the snapshot.
 const TRAVELLED: u64 = 3000;
 
 /// Bytes before a value's content: its length and seed.

@@ -105,7 +105,7 @@ impl Driver {
 
     /// Finds the last commit of the branch of a transfer that did not end.
     pub(super) fn settle_transfer(&mut self, number: usize, transfer: &Transfer) -> Outcome {
-        // The commits on their way have ids that may not have been compared yet.
+        // Possibly the ids of the commits on their way were not compared yet.
         for other in 0..self.stores.len() {
             if !self.stores[other].is_down() && self.stores[other].db.is_some() {
                 self.resolve(other)?;

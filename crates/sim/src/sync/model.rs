@@ -96,7 +96,8 @@ impl Graph {
         tip.map_or_else(Arc::default, |tip| Arc::clone(&self.commits[tip].state))
     }
 
-    /// The state with the same hash, or the hash of the same state, if it differs.
+    /// Notes the hash of a state. Fails if another state has the same hash, or the state has
+    /// another one.
     pub(super) fn note_hash(&mut self, state: State, hash: StateHash) -> Result<(), String> {
         for (other, of_other) in &self.hashes {
             if (*other == state) != (*of_other == hash) {

@@ -155,7 +155,8 @@ impl Driver {
     fn transfer_beside(&self, exchange: &Exchange, random: &mut Random) -> Beside {
         let ours = self.stores[exchange.from].branches.get(&exchange.branch).copied().flatten();
         let theirs = self.stores[exchange.to].branches.get(&exchange.into).copied().flatten();
-        // Otherwise it depends on which one is first whether a push is refused.
+        // If this does not hold, a push may be refused or not, depending on which of the two
+        // transfers is first.
         let is_decided = exchange.is_forced || self.graph.contains(ours, theirs);
         let into = match is_decided && random.below(2) == 0 {
             true => exchange.into.clone(),
@@ -167,7 +168,8 @@ impl Driver {
         let result = Rc::clone(&done);
         at_nth(Border::MomentAsked, 1 + random.below(80), move || {
             let [from, to] = stores;
-            // Another thread would wait until the branch is changed; this one would forever.
+            // Another thread would wait until the change of the branch has ended. This thread would
+            // wait for ever, because it runs within that change.
             if to.is_changing_branches() {
                 return;
             }

@@ -3,7 +3,8 @@
 //! A worker reports each point that it crosses, and the one at which it kills itself by SIGKILL. It
 //! does so at its n-th crossing of a point that has too few kills so far. The threshold differs
 //! between workers, so that some seek points without any kill, and others die anywhere. A worker
-//! that does not reach its point in time leaves cleanly, and may still reach the point then.
+//! that does not reach its point in time leaves cleanly; it can still reach the point while it
+//! leaves.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::unix::process::ExitStatusExt as _;

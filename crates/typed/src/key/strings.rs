@@ -63,7 +63,7 @@ impl AsKey<Vec<u8>> for Vec<u8> {
     }
 }
 
-/// So that `b"text"` is a key of a `TypedKeyspace<Vec<u8>, V>`.
+/// Lets `b"text"` be a key of a `TypedKeyspace<Vec<u8>, V>`.
 impl<const N: usize> AsKey<Vec<u8>> for [u8; N] {
     fn encode_part(&self, out: &mut Vec<u8>) {
         self[..].encode_part(out);

@@ -2,7 +2,7 @@
 
 use super::{AsKey, Key, KeyError};
 
-/// `$of` is the type of a part, `$part` one that is encoded as it is.
+/// `$of` is the type of a part; `$part` is a type that is encoded like it.
 macro_rules! tuples {
     ($(($($part:ident $of:ident $at:tt),+))*) => {$(
         impl<$($of, $part: AsKey<$of>),+> AsKey<($($of,)+)> for ($($part,)+) {

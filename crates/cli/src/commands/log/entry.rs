@@ -307,7 +307,7 @@ impl Printer {
     fn print_op(&self, change: &Change, output: &mut Output) -> Result<(), Failure> {
         let key = show_key(change.key(), self.hex);
         let keyspace = change.keyspace().unwrap_or("(the store's own)");
-        // No branch's name has a colon.
+        // The colon is unambiguous, because no branch name has one.
         let keyspace = match change.branch() {
             None => keyspace.to_owned(),
             Some(branch) => format!("{branch}:{keyspace}"),

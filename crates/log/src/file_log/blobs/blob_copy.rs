@@ -72,7 +72,8 @@ pub(crate) fn copy(
     blobs.durability.check_own()?;
     let (env, id) = (&blobs.env, blob.id);
     let mut piece = AlignedBytes::new(PAGE_BYTES, &env.options.budget)?;
-    // Remove a file of that name. A process that was killed has left it, so no record names it.
+    // If a file of that name exists, a process that was killed has left it, and no record names it.
+    // Remove it.
     {
         let _no_sweep = lock(trimming);
         blobs.remove(id)?;

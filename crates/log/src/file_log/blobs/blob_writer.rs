@@ -264,7 +264,7 @@ impl BlobWriter {
             return Err(LogError::Io {
                 kind: io::ErrorKind::UnexpectedEof,
                 message: format!(
-                    "{} bytes at {offset} of a blob file of {} bytes",
+                    "cannot read back {} bytes at offset {offset}: the blob file has {} bytes",
                     into.len(),
                     self.position
                 ),

@@ -24,8 +24,8 @@ const OPEN_PART: u64 = 128;
 /// The blob files of an open log.
 #[derive(Debug)]
 pub(crate) struct Registry {
-    /// The highest number of an id that any node has assigned. Until this opening assigns its first
-    /// id: the number below that id.
+    /// The highest number of an id that any node has assigned. After opening, until the first id is
+    /// assigned: the number before that id.
     last_id: AtomicU64,
     /// The node of the ids that are assigned here.
     node: AtomicU16,

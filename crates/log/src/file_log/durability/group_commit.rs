@@ -36,7 +36,7 @@ struct State {
     cause: Option<String>,
 }
 
-/// Waiters for new entries to read.
+/// The threads that wait for new entries to read.
 #[derive(Debug, Default)]
 struct Followers {
     waiting: AtomicUsize,

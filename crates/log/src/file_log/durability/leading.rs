@@ -11,10 +11,11 @@ use plimsoll_disk::clock::Clock;
 
 use crate::error::LogError;
 
-/// The longest that a leader waits for the threads of the last group.
+/// The longest time for which a leader waits for the threads of the last group.
 const GATHER_NANOS: u64 = 50_000;
 
-/// Yields after which the leader continues anyway, because a simulated clock may not advance.
+/// The number of yields after which the leader continues anyway, because a simulated clock might
+/// not advance.
 const GATHER_YIELDS: u32 = 2_000;
 
 /// The waiting threads, and whether one of them leads.

@@ -36,7 +36,7 @@ pub(crate) struct Syncing {
 }
 
 impl Syncing {
-    /// Makes everything written durable. After a failure it always fails.
+    /// Makes all written bytes durable. After a failure every later call fails.
     pub(crate) fn sync(&mut self, unsynced: &Unsynced, env: &Env) -> Result<(), LogError> {
         self.run(|| sync_all(unsynced, env))
     }

@@ -42,12 +42,12 @@ impl UnsyncedBlobs {
         lock(&self.files).remove(&id);
     }
 
-    /// Whether a sync is due because of their number.
+    /// Whether a sync is due because of the number of files.
     pub(crate) fn are_many(&self) -> bool {
         lock(&self.files).len() >= FILES_MAX
     }
 
-    /// Makes all of them durable, with their names, including those that another thread is syncing
+    /// Makes all files durable, with their names, including those that another thread is syncing
     /// now.
     fn sync(&self, env: &Env) -> Result<(), LogError> {
         let mut failed = lock(&self.syncing);

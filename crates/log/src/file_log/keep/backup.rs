@@ -47,7 +47,8 @@ impl OpenLog {
             } else {
                 self.durability.sync_to_end()?
             };
-            // The length of a sealed segment's file does not change while it is copied.
+            // Seal now, so that the length of the segment's file does not change while it is
+            // copied.
             seal(self)?;
             let tail = self.tail.read();
             let named = tail.blobs.list();

@@ -125,9 +125,9 @@ impl OpenLog {
     }
 }
 
-/// Seals the segment that is waiting for it. If memory is short, it is sealed when the next segment
-/// is due. Once the log is closed or its lock is lost, another process may own the folder, so
-/// nothing is changed.
+/// Seals the segment that is waiting for it. If memory is short, it is sealed when the segment
+/// after it ends. Once the log is closed or its lock is lost, another process may own the folder,
+/// so nothing is changed.
 fn seal_step(segments: &Segments, durability: &DurabilityState, env: &Env) -> bool {
     let may_seal =
         segments.is_sealing() && durability.group.check().is_ok() && durability.check_own().is_ok();

@@ -185,8 +185,8 @@ impl OpenLog {
         failed.map_or(Ok(removed), Err)
     }
 
-    /// Whether another process may be writing a blob file now. This is so if this log is open
-    /// read-only, the file has no trailer, and no record names it.
+    /// Whether another process may be writing a blob file now. This is so if the log is open
+    /// read-only or shared, the file has no valid trailer, and no record names it.
     pub(crate) fn may_be_in_writing(&self, id: BlobId) -> bool {
         let mut is_named = false;
         self.env.may_be_trimmed_elsewhere()

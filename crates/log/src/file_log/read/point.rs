@@ -60,7 +60,8 @@ impl RecordStart {
         Ok(Self { header, fragment, fragment_at })
     }
 
-    /// The chain hash after the record, if it is in one fragment, whose bytes begin with `bytes`.
+    /// The chain hash after the record, if the record is in one fragment, which begins at the front
+    /// of `bytes`.
     pub(crate) fn chain(&self, bytes: &[u8], segment_seed: u64) -> Option<u64> {
         if self.fragment.continues_after() {
             return None;
@@ -301,7 +302,8 @@ impl OpenLog {
             let meta = self.read_meta(Glsn(middle))?;
             if meta.timestamp_micros <= micros { low = middle } else { high = middle - 1 }
         }
-        // The time of the last trimmed entry is known from the header of the first segment.
+        // If `low` is the last trimmed entry, its time is known from the header of the first
+        // segment.
         if low > 0 && Glsn(low).next() < first {
             return Err(self.time_trimmed());
         }
@@ -534,8 +536,7 @@ impl OpenLog {
         })
     }
 
-    /// Checks that a payload is no longer than its record's body, before memory is allocated for
-    /// it.
+    /// Checks that a payload fits into its record's body before memory is allocated for it.
     pub(crate) fn check_extent(
         &self,
         segment: &Segment,

@@ -37,7 +37,7 @@ const BATCH: usize = 32;
 /// take the lock in between.
 const SEARCHED_AT_ONCE: u64 = 1 << 16;
 
-/// A scan of at least this many entries evicts nothing else from the pool.
+/// A scan of more than this many entries evicts nothing else from the pool.
 const LONG_SCAN: u64 = 4096;
 
 /// Bytes are prefetched into the processor's cache up to this far ahead.
@@ -322,7 +322,7 @@ impl<'a> FileScan<'a> {
         Ok(())
     }
 
-    /// Continues in the current block the record that began in an earlier one.
+    /// Continues the current record, which began in an earlier block, in the current block.
     #[cold]
     fn continue_in_block(&mut self, glsn: Glsn, offset: u32) -> Result<(), LogError> {
         let Some((fragment, continues)) = continued(self.block_bytes(), self.head) else {

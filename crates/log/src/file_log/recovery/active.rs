@@ -152,7 +152,7 @@ pub(crate) struct ActiveVisitor<'a> {
     pub(crate) entry_offsets: EntryOffsets,
     pub(crate) blobs: NamedBlobs,
     pub(crate) too_many: bool,
-    /// Entries and blob files of complete records.
+    /// The numbers of entries and of blob files of complete records.
     complete: (u32, usize),
 }
 
@@ -246,7 +246,8 @@ pub(crate) fn enlarge_if_empty(
     Ok(Active { file, header, outcome, ..active })
 }
 
-/// Seals an active segment that has more entries than memory may hold, and begins another one.
+/// Seals an active segment that has more entries than the memory limit allows, and begins another
+/// one.
 pub(crate) fn follow_with_new_segment(
     options: &FileLogOptions,
     found: &mut LogFiles,

@@ -62,7 +62,7 @@ pub(crate) fn open_beside(
     Err(LogError::Unsettled)
 }
 
-/// `None`: another member began a segment meanwhile.
+/// `None`: a segment was begun meanwhile, so the caller tries again.
 fn try_to_open(
     options: &FileLogOptions,
     members: &Members,
@@ -72,7 +72,7 @@ fn try_to_open(
     let end = members.marks.end();
     // A reader opens only the durable part. If everything is durable, use the published end,
     // because the segment that was synced last may be trimmed, and the one after it has no record
-    // yet. Otherwise timestamp and epoch are those of the last record.
+    // yet. The durable end has no timestamp and no epoch: those of the last record are used then.
     let is_durable = (durable.next, durable.chain) == (end.next, end.chain);
     let end = if members.table.is_reader() && !is_durable { durable } else { end };
     let mut found = find_files(options)?;
@@ -108,11 +108,10 @@ fn read_to(
     let mut gather = ActiveVisitor::new(&options.budget, most)?;
     let outcome = walk_segment(&*file, &header, u64::from(end.offset), &mut staging, &mut gather)?;
     if (outcome.end, outcome.next, outcome.chain) != (end.offset, end.next, end.chain) {
-        let what = outcome
-            .problem
-            .map_or("its end differs from the one that the other processes published", |problem| {
-                problem.what
-            });
+        let what = outcome.problem.map_or(
+            "the segment's end differs from the one that other processes published",
+            |problem| problem.what,
+        );
         let file = FileName::Segment(header.first).name();
         let offset = u64::from(outcome.end);
         return Err(LogError::Corrupt { glsn: outcome.next, file, offset, what: what.to_owned() });
@@ -131,8 +130,8 @@ fn read_to(
     })
 }
 
-/// Begins a new segment if the active one has more entries than this process's memory may hold and
-/// still ends there.
+/// Begins a new segment, because the active one has more entries than this process's memory limit
+/// allows. Does nothing if the log no longer ends at `end`.
 fn begin_another(
     options: &FileLogOptions,
     found: &mut LogFiles,

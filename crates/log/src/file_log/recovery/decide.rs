@@ -39,7 +39,7 @@ pub(crate) fn decide(first: Glsn, known: Glsn, outcome: &Outcome) -> Result<Opti
         })),
         None if outcome.next <= known => {
             let what = format!(
-                "an entry was known to be durable, but the log ends with {}",
+                "an entry was known to be durable, but the log ends with GLSN {}",
                 outcome.next.0 - 1
             );
             Err(LogError::Forked { glsn: known, what })

@@ -77,7 +77,7 @@ pub(crate) struct LogFiles {
     pub(crate) last_blob_id: u64,
 }
 
-/// Reads the folder and the headers of all segments, and checks that they may belong together.
+/// Reads the folder and the headers of all segments, and checks that they can belong together.
 pub(crate) fn find_files(options: &FileLogOptions) -> Result<LogFiles, LogError> {
     find_named_files(options, options.disk.names(&options.dir)?)
 }
@@ -154,8 +154,8 @@ pub(crate) fn check_tables(
             let what = match outcome.problem {
                 Some(problem) => problem.what.to_owned(),
                 None => format!(
-                    "its last record is not the one before GLSN {}, with which the next segment \
-                     begins: records are missing",
+                    "the segment's last record is not the one before GLSN {}, with which the next \
+                     segment begins: records are missing",
                     pair[1].first
                 ),
             };

@@ -94,7 +94,7 @@ pub(crate) fn fill(file: &dyn File, segment: &SegmentHeader, lost: &Lost) -> Res
     Ok(())
 }
 
-/// Bytes of the header of a record's fragment.
+/// Bytes of the header of fragment `number` (from 0) of a record.
 fn header_bytes(number: usize) -> usize {
     if number == 0 { FRAGMENT_HEADER_BYTES } else { CONTINUED_HEADER_BYTES }
 }
@@ -217,7 +217,7 @@ mod tests {
             .map(|(n, it)| it.at + (header_bytes(n) + it.bytes) as u64)
             .collect();
         assert_eq!(ends, [u64::from(block), u64::from(2 * block), u64::from(2 * block) + 40]);
-        // It begins with the next block, because its head does not fit here.
+        // The record begins with the next block, because its first bytes do not fit into this one.
         assert_eq!(plan(&lost(block - 88, block + 96, 1)).unwrap().0[0].at, u64::from(block));
     }
 

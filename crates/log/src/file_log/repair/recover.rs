@@ -176,8 +176,8 @@ fn write_segment(
     Ok(())
 }
 
-/// Checks that a written segment reads without damage, and its end matches the next one. Nonzero
-/// bytes in its padding become zeros.
+/// Checks that a written segment reads without damage, and that its end matches the next segment.
+/// Nonzero bytes in its padding become zeros.
 fn check_written(file: &dyn File, segment: &Planned, staging: &mut [u8]) -> Result<(), LogError> {
     let outcome = loop {
         let outcome = walk_segment(file, &segment.header, u64::MAX, staging, &mut NoVisitor)?;
@@ -191,7 +191,7 @@ fn check_written(file: &dyn File, segment: &Planned, staging: &mut [u8]) -> Resu
     }
     let name = FileName::Segment(segment.header.first).name();
     let (at, what) = outcome.problem.map_or(
-        (outcome.end.into(), "its end does not match the beginning of the next segment"),
+        (outcome.end.into(), "the segment's end does not match the beginning of the next one"),
         |it| (it.at, it.what),
     );
     let message = format!(

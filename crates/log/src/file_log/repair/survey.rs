@@ -332,8 +332,10 @@ impl Surveyor<'_> {
         let outcome = walk_past_damage(file, header, &mut self.staging, &mut visitor)?;
         if let Some(problem) = outcome.problem.filter(|problem| problem.newer) {
             let name = FileName::Segment(header.first).name();
-            let message =
-                format!("{name}, offset {}: {}: use a newer Plimsoll", problem.at, problem.what);
+            let message = format!(
+                "{name}, offset {}: {}: use a newer version of Plimsoll",
+                problem.at, problem.what
+            );
             return Err(LogError::Format { message });
         }
         visitor.note_chain(Glsn(outcome.next.0 - 1), outcome.chain);
@@ -602,7 +604,7 @@ fn read_epoch(file: &dyn File, at: u32) -> Result<u32, LogError> {
     Ok(u32_at(&bytes, 8))
 }
 
-/// Collects damage and records that the caller cannot use.
+/// Collects the damage, and the records that the caller cannot use.
 struct DamageVisitor<'a> {
     scope: &'a Scope<'a>,
     chains: &'a mut BTreeMap<Glsn, u64>,

@@ -168,7 +168,7 @@ struct Check<'a> {
     /// Header of the previous segment, and the outcome of its walk.
     before: Option<(SegmentHeader, Outcome)>,
     log_id: Option<u128>,
-    /// Ascending by id.
+    /// The damaged blob files, in ascending order of their ids.
     unsound: Vec<UnsoundBlob>,
     page: plimsoll_memory::chunk::Chunk,
 }
@@ -368,8 +368,8 @@ impl Check<'_> {
         }
     }
 
-    /// Reports damaged records that good ones follow. At the end of the log these may never have
-    /// been durable, because the system writes unsynced bytes in any order and a writer may still
+    /// Reports damaged records that good ones follow. At the end of the log these were perhaps
+    /// never durable, because the system writes unsynced bytes in any order and a writer may still
     /// be writing them.
     fn lost_records(&mut self, name: FileName, durable: Option<Glsn>, lost: &[Lost]) {
         for lost in lost {
@@ -463,7 +463,8 @@ impl Check<'_> {
         let read = read_blob_file(&*file, (log_id, id), page, &mut |bytes| self.advance(bytes))?;
         if read.dropped > 0 {
             let what = format!(
-                "{} of its pages are lost: they were damaged when the store was recovered",
+                "{} pages of the blob file are lost: they were damaged when the store was \
+                 recovered",
                 read.dropped
             );
             self.report_dropped(name, None, what);
@@ -574,7 +575,7 @@ struct VerifyVisitor<'c, 'a> {
     count: u32,
     /// Damaged records of the segment.
     lost: Vec<Lost>,
-    /// The counts of the current record, which may not be complete.
+    /// The hash and the count of the entries of the current record, which is perhaps not complete.
     of_record: (u64, u32),
     blobs: (u64, u32),
 }

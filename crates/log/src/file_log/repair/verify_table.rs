@@ -16,7 +16,7 @@ use crate::glsn::StreamId;
 
 /// A summary of a segment's entries, to be compared with its table.
 pub(crate) struct SegmentSummary {
-    /// Sum over the entries; their order does not matter.
+    /// The sum of the hashes of the entries, so that their order does not matter.
     pub(crate) hash: u64,
     pub(crate) count: u32,
     /// Hash over the blob files in order, and their number.

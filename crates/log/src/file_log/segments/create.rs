@@ -52,8 +52,8 @@ pub(crate) fn create_segment(
     })?;
     if let Err(error) = file.sync().and_then(|()| disk.rename(&draft, &path)) {
         let _ = disk.remove(&draft);
-        // After any other error the rename may have succeeded nevertheless, for example over a
-        // network. The file that had this name before may be gone.
+        // After any error but a lack of room, the rename may have succeeded nevertheless, for
+        // example over a network. The file that had this name before may be gone.
         return Err(if has_no_room(&error) {
             NotCreated::Cleanly(error)
         } else {

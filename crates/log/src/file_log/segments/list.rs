@@ -27,8 +27,8 @@ pub(crate) struct Segments {
     first: AtomicU64,
     /// Held while segments are freed.
     pub(crate) trimming: Mutex<()>,
-    /// Held by a reader while it checks which segments the writing process has trimmed. A backup
-    /// takes it while it holds `trimming`.
+    /// Held while this process checks which segments another process has trimmed. A backup takes it
+    /// while it holds `trimming`.
     noticing: Mutex<()>,
     /// Held while an offset table is written.
     pub(crate) rebuilding: Mutex<SortScratch>,
@@ -48,8 +48,8 @@ pub(crate) struct Sealing {
     pub(crate) file: Arc<dyn File>,
 }
 
-/// Reserved memory for segment descriptions. There is always room for one more than the list has,
-/// so that a new segment never fails for lack of memory.
+/// Reserved memory for segment descriptions: for those in the list, and for one more while the
+/// budget allows it, so that a new segment seldom fails for lack of memory.
 #[derive(Debug)]
 struct Room {
     lease: Lease,
@@ -99,7 +99,7 @@ impl Segments {
         self.read().clone()
     }
 
-    /// Makes room for one more.
+    /// Makes room for one more segment.
     pub(crate) fn reserve(&self) -> Result<(), LogError> {
         let mut room = lock(&self.room);
         if !room.ahead {

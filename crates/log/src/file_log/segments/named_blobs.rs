@@ -13,7 +13,7 @@ const BLOBS_MIN: usize = 16;
 #[derive(Debug)]
 pub(crate) struct NamedBlobs {
     list: Buffer<NamedBlob>,
-    /// Pages of all of them.
+    /// The sum of the pages of these files.
     pages: u64,
 }
 
@@ -53,7 +53,7 @@ impl NamedBlobs {
         self.pages = 0;
     }
 
-    /// Bytes of all of them.
+    /// Bytes of all files in the list.
     pub(crate) fn bytes(&self) -> u64 {
         self.pages * PAGE_BYTES as u64
     }

@@ -137,7 +137,7 @@ impl FromSegment<'_> {
         let sealed = self.segment.sealed().map(|sealed| (sealed.next, sealed.chain, sealed.end));
         if sealed != Some((outcome.next, outcome.chain, outcome.end)) {
             let problem = outcome.problem.map(|problem| (problem.at, problem.what));
-            let mismatch = "its end does not match the beginning of the next segment";
+            let mismatch = "the segment's end does not match the beginning of the next one";
             let (offset, what) = problem.unwrap_or((u64::from(outcome.end), mismatch));
             let file = FileName::Segment(self.segment.first()).name();
             return Err(LogError::Corrupt {

@@ -83,8 +83,8 @@ impl Segment {
         let sealed =
             SegmentEnd { next: next.first, chain: next.previous_chain, end: next.previous_end };
         self.sealed.get_or_init(|| sealed);
-        // Relaxed: the values only select how the file is read, where both ways return the same
-        // bytes, and how previously complete blocks are checked.
+        // Relaxed: the two values only select how the file is read (both ways return the same
+        // bytes), and how blocks that were complete before are checked.
         self.known.was_never_cut.store(next.epoch == self.header.epoch, Ordering::Relaxed);
         self.known.end.store(sealed.end, Ordering::Relaxed);
     }
@@ -138,8 +138,8 @@ pub(crate) fn is_complete(number: u32, end: KnownEnd) -> bool {
     (u64::from(number) + 1) * BLOCK_BYTES as u64 <= u64::from(least)
 }
 
-/// Compares the end of a block's fragments with the end of the segment's: an empty block is valid
-/// only after all records.
+/// Compares the end of a block's fragments with the end of the segment's fragments: an empty block
+/// is valid only after all records.
 fn check_end(number: u32, filled: usize, end: KnownEnd) -> Result<(), &'static str> {
     let start = u64::from(number) * BLOCK_BYTES as u64;
     let (KnownEnd::At(least) | KnownEnd::NotBefore(least)) = end;

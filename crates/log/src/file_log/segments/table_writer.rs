@@ -61,7 +61,7 @@ impl SortScratch {
         }
     }
 
-    /// Returns everything but the reserved part.
+    /// Releases everything but the reserved part.
     fn shrink(&mut self) {
         self.larger = None;
     }
@@ -206,7 +206,7 @@ struct PageWriter<'a> {
     first: u32,
     /// Pages in `staging` that are sealed.
     sealed: usize,
-    /// Payload bytes of the page after them.
+    /// Payload bytes of the page after the sealed ones.
     filled: usize,
 }
 

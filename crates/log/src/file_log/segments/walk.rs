@@ -23,7 +23,7 @@ use crate::glsn::{Glsn, StreamId};
 
 /// Receives the contents of a segment, record by record.
 pub(crate) trait Visitor {
-    /// An entry of a record that may not be complete.
+    /// An entry of a record that is perhaps not complete.
     fn entry(&mut self, offset: u32, stream: StreamId) -> Result<(), LogError>;
 
     /// The record of the entries since the last call is complete and good.
@@ -119,8 +119,8 @@ pub(crate) struct Outcome {
     pub(crate) dirty_padding: Option<u64>,
 }
 
-/// Bytes per read-ahead request, and the distance of the requests ahead of the walk. A disk reads
-/// several large pieces at once two to four times as fast as one after the other.
+/// Bytes per read-ahead request. The requests reach at least two such lengths ahead of the walk. A
+/// disk reads several large pieces at once two to four times as fast as one after the other.
 const AHEAD_BYTES: u64 = 4 << 20;
 
 /// Reads the segment with this header through `staging` (a multiple of a block), up to `limit`
@@ -268,7 +268,7 @@ struct OpenRecord {
 
 /// The chain hash of a record.
 enum RecordChain {
-    /// Known: of a record in one fragment, or of one that replaces dropped ones.
+    /// Known: of a record in one fragment, or of a lost record.
     Known(u64),
     /// The hash of the content so far, and the chain hash that the later parts name, once one of
     /// them was read.
@@ -384,8 +384,8 @@ impl<'v> SegmentWalk<'v> {
         Ok(Some(at))
     }
 
-    /// The next good record in a block, from `at` on, whose GLSN, epoch and timestamp may follow
-    /// the last good record.
+    /// The next good record in a block, from `at` on, whose GLSN, epoch and timestamp are possible
+    /// after the last good record.
     fn find_record(
         &self,
         block: &[u8],
@@ -410,7 +410,7 @@ impl<'v> SegmentWalk<'v> {
         None
     }
 
-    /// Whether a record may follow the last good one.
+    /// Whether a record can come after the last good one.
     fn may_follow(&self, epoch: u32, header: &RecordHeader) -> bool {
         let outcome = &self.outcome;
         let is_next = header.first == outcome.next && header.previous_chain == outcome.chain;
@@ -446,7 +446,7 @@ impl<'v> SegmentWalk<'v> {
         self.visitor.abandon();
     }
 
-    /// Adds the next intact fragment; `Err` is the reason why it does not follow.
+    /// Adds the next intact fragment; the inner `Err` is the reason why it does not follow.
     fn fragment(
         &mut self,
         offset: u32,
@@ -641,8 +641,8 @@ impl<'v> SegmentWalk<'v> {
         Ok(Ok(()))
     }
 
-    /// Searches the fragments after a bad one: each intact fragment states a GLSN that was durable
-    /// when it was written.
+    /// Searches the fragments after a bad one for durable GLSNs: each intact fragment that begins a
+    /// record or is a mark states a GLSN that was durable when it was written.
     fn find_evidence(&mut self, block: &[u8], block_offset: u32, from: usize) {
         let mut at = from;
         while at + FRAGMENT_HEADER_BYTES <= block.len() {

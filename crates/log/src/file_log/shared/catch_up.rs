@@ -90,8 +90,8 @@ fn catch_up_to(
         if order.end.next != next.first || order.end.chain != next.previous_chain {
             return Err(diverged(
                 order,
-                "its end does not match the beginning of the next segment, which another process \
-                 began",
+                "the segment's end does not match the beginning of the next one, which another \
+                 process began",
             ));
         }
         follow(log, order, next)?;
@@ -114,7 +114,7 @@ fn catch_up_to(
     Ok(())
 }
 
-/// Marks loaded records that other members have synced as durable in this process.
+/// Marks as durable, in this process, the loaded records that other members have synced.
 pub(crate) fn note_durable(log: &OpenLog, members: &Members, order: &Order) {
     let durable = members.marks.durable();
     let end = if durable.next <= order.end.next {
@@ -176,7 +176,9 @@ fn load_active_segment(log: &OpenLog, order: &mut Order, until: u32) -> Result<(
             if outcome.end <= order.end.offset {
                 let what = outcome
                     .problem
-                    .map_or("its records end before the published end", |problem| problem.what);
+                    .map_or("the segment's records end before the published end", |problem| {
+                        problem.what
+                    });
                 return Err(diverged(order, what));
             }
             let from = block_of(u64::from(order.end.offset)) * BLOCK_BYTES as u64;
@@ -279,7 +281,7 @@ pub(super) fn follow(
 struct Taking<'a> {
     tail: &'a mut TailState,
     budget: &'a Budget,
-    /// Entries and blob files of complete records.
+    /// The numbers of entries and of blob files of complete records.
     complete: (u32, usize),
 }
 

@@ -19,7 +19,7 @@ use crate::members::Members;
 use crate::members::lock::Got;
 use crate::members::posts::{Answer, Cell, POST_BYTES_MAX, Post};
 
-/// A commit of one entry that has read nothing.
+/// A commit of one entry, by a transaction that has read nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Posted<'a> {
     /// The payload, in parts.
@@ -81,7 +81,8 @@ fn wait_for_claimed(
         return Err(members.posts.posting.stalled());
     };
     let taken_in = log.tail.order().and_then(|mut order| catch_up(log, members, &mut order));
-    // If the record is not published yet, this fails as well, because then it was never submitted.
+    // If the record is not published yet, this fails with `NotYet`, as for a record that was never
+    // submitted.
     let durable = taken_in.and_then(|()| log.durability.wait_if_there(glsn));
     durable.map(|()| Some(glsn)).map_err(|error| match error {
         poisoned @ LogError::Poisoned { .. } => poisoned,
@@ -109,8 +110,8 @@ fn lead(
     let group = members.posts.gathering.gather(&*log.env.options.clock);
     let led = order(log, members, post).and_then(|()| log.durability.sync_to_end());
     members.posts.gathering.expect(group);
-    // Also needed if another process has synced, because it may have checked for waiters before
-    // these were waiting.
+    // This wake-up is also needed if another process has synced, because that process may have
+    // checked for waiters before these were waiting.
     members.posts.wake_group();
     members.posts.release_posting();
     led.map(drop)
@@ -123,7 +124,8 @@ fn order(log: &OpenLog, members: &Members, own: &Post<'_>) -> Result<(), LogErro
         return order_all(log, members, turn.order_mut()?);
     }
     turn.discard_if_abandoned();
-    // The owner retries by itself and gets the error. The other posts are left to the next leader.
+    // The owner of this post retries by itself and gets the error. The other posts are left to the
+    // next leader.
     if members.posts.withdraw_post(own) { Ok(()) } else { Err(members.posts.posting.stalled()) }
 }
 
@@ -143,8 +145,8 @@ fn order_all(log: &OpenLog, members: &Members, order: &mut Order) -> Result<(), 
             let entries = [DraftEntry { stream: StreamId::TRANSACTIONS, parts: &[payload] }];
             let draft = Draft { read_at, ..Draft::of(&entries) };
             let mut answer = Answer::Refused;
-            // After a failure the remaining posts are not tried, because each could wait as long
-            // while the turn is held.
+            // After a failure the remaining posts are not tried, because each could wait as long as
+            // the one that failed, while the turn is held.
             if !has_failed && known >= must_apply_upto && members.posts.is_owner_there(cell) {
                 match place(log, order, &draft, None) {
                     Ok(placed) => {

@@ -27,7 +27,7 @@ pub struct Turn<'a> {
     members: &'a Members,
     got: Got,
     order: Option<MutexGuard<'a, Order>>,
-    /// The process's own part of the right.
+    /// The part of the right that orders the threads of this process.
     _own: MutexGuard<'a, ()>,
 }
 
@@ -44,14 +44,15 @@ impl<'a> Turn<'a> {
         Ok(Self { log, members, got, order: None, _own: own })
     }
 
-    /// Loads the records that other members have ordered; returns the last entry. From here on no
-    /// other record is ordered until one is submitted here.
+    /// Loads the records that other members have ordered; returns the GLSN of the last entry. From
+    /// here on no other record is ordered until one is submitted here.
     ///
     /// # Errors
     /// `Corrupt`, the disk, the budget.
     pub fn begin(&mut self) -> Result<Glsn, LogError> {
         let mut order = self.log.tail.order()?;
-        // Check under the lock, so that no record is ordered by words that are lost.
+        // Check under the lock, so that no record is ordered by means of shared words whose file
+        // was removed or replaced.
         check(self.log, self.members)?;
         if self.got == Got::Abandoned {
             hit(Border::TurnAbandoned);
@@ -160,7 +161,8 @@ pub(crate) fn overwrite_unpublished(
     overwritten
 }
 
-/// Runs `change` with the right to append: the members', if there may be several.
+/// Runs `change` with the right to append: with the turn, if several processes may have the log
+/// open.
 pub(crate) fn with_order<T>(
     log: &OpenLog,
     change: impl FnOnce(&mut Order) -> Result<T, LogError>,

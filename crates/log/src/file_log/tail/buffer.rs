@@ -14,8 +14,8 @@ use std::sync::Arc;
 use plimsoll_memory::budget::{Budget, Kind, OutOfBudget};
 use plimsoll_memory::chunk::{CHUNK_BYTES, Chunk};
 
-/// Reserved chunks, so that a commit never depends on memory that other users of the budget could
-/// take.
+/// The number of chunks that are always reserved, so that a commit never depends on memory that
+/// other users of the budget could take.
 const SET_ASIDE: usize = 4;
 
 /// The most chunks that hold bytes: 1 MiB.

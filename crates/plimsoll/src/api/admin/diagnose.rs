@@ -156,7 +156,8 @@ impl LostPlaces {
 }
 
 impl Scene<'_> {
-    /// Describes the log's findings and the tables' problems. The notes are harmless.
+    /// Describes the log's findings and the tables' problems. The second list has notes on harmless
+    /// findings.
     pub(crate) fn describe(
         &mut self,
         findings: &[Finding],
@@ -451,7 +452,7 @@ pub(crate) fn survey_part(
             Ok(Part { info, run, history: false, described: true, source: None, problems })
         }
         Err(Error::Corrupt { message, .. }) => {
-            // The file has the wrong length, but its pages can be read.
+            // The file has the wrong length, but its pages may be readable.
             let source = match info.id {
                 TableId::Run(id) => {
                     let pools = (Access::Pool(Arc::clone(pool)), decoders);

@@ -70,8 +70,8 @@ pub struct DumpOptions {
 }
 
 impl DumpOptions {
-    /// The newest value of each key of all keyspaces. Refused if the store has branches besides
-    /// main: only a dump with history includes them.
+    /// The newest value of each key of all keyspaces. Such a dump fails if the store has branches
+    /// besides main, because only a dump with history includes them.
     pub fn new() -> Self {
         Self::default()
     }

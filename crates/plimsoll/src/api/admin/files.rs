@@ -76,11 +76,12 @@ pub enum FileKind {
         first: Glsn,
         /// The position at its end.
         end: LogPosition,
-        /// Where the records of the segment before it end; 0 if it is the first of the log.
+        /// The byte offset at which the records of the previous segment end; 0 if this is the
+        /// first segment of the log.
         previous_end: u64,
     },
-    /// A blob file of the log: after it comes the segment whose records name it, or the active
-    /// segment; after the active segment, blob files that only the index needs.
+    /// A blob file of the log. It is listed before the segment whose records name it, or before the
+    /// active segment. Blob files that only the index needs are listed after the active segment.
     Blob {
         /// Its id.
         id: u64,
@@ -157,8 +158,8 @@ impl StoreFile<'_> {
     }
 
     /// Reads the file from `from` on, which is rounded down to a whole page of 16 KiB. Pages and
-    /// blocks are checked on the way: a copy of damaged or foreign data is an error. Takes 64 KiB
-    /// of the budget.
+    /// blocks are checked while they are read; damaged or foreign data is an error. Takes 64 KiB of
+    /// the budget.
     ///
     /// # Errors
     /// The disk, the budget.
@@ -178,14 +179,14 @@ impl StoreFile<'_> {
         Ok(FileReader { file: self, open: file, chunk, at, piece: 0..0 })
     }
 
-    /// The offset at which [`StoreFile::read_from`] begins.
+    /// The offset at which [`StoreFile::read_from`] begins if it is called with `offset`.
     pub fn page_start(offset: u64) -> u64 {
         offset / PAGE_BYTES as u64 * PAGE_BYTES as u64
     }
 
-    /// Whether the file may hold records that the process which wrote them has not synced: a store
-    /// that is open read-only at the same time reads them. Only the newest segment can, because
-    /// creating a segment syncs the one before it.
+    /// Whether the file may hold records that the process which wrote them has not synced. A store
+    /// that is open read-only at the same time reads such records. Only the newest segment can,
+    /// because creating a segment syncs the one before it.
     fn is_unsynced(&self) -> bool {
         matches!(self.kind, FileKind::Segment { .. })
             && !self.immutable
@@ -487,7 +488,7 @@ pub(crate) fn complete(path: &Path, options: Options, until: Moment) -> Result<L
         cut_after(&log, until).lift()?
     };
     let store = open_by(path, options)?;
-    // Nothing is dropped or trimmed meanwhile, whatever the retention of the keyspaces is.
+    // Retain everything meanwhile, whatever the retention of the keyspaces is.
     let everything = store.committer.open_floor(AsOf::unexpiring(Glsn::NONE))?;
     let flushed = store.flush();
     drop(everything);

@@ -2,8 +2,8 @@
 //! them.
 //!
 //! A recovery writes a new record for each of them, by an ordinary commit, so that its keys can be
-//! read. It gets the name in an older record, if there is one and no other keyspace has that name,
-//! otherwise `recovered-ID`; its retention is `Forever`.
+//! read. The keyspace gets the name in an older record, if there is one and no other keyspace has
+//! that name, otherwise `recovered-ID`; its retention is `Forever`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -189,8 +189,8 @@ pub(crate) fn write_records(store: &Arc<Engine>, names: &BTreeMap<u32, String>) 
     Ok(())
 }
 
-/// Writes the record that the log has streams of the user, if that record is lost: such a log is
-/// never trimmed automatically.
+/// Restores, if it is lost, the record that the log has streams of the user, because a log with
+/// such streams is never trimmed automatically.
 pub(crate) fn record_streams(store: &Arc<Engine>) -> Result<()> {
     let _no_trim = store.space.trim_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if !store.catalog.records.streams_known.load(Ordering::Acquire) && has_streams(store)? {

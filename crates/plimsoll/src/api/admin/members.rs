@@ -27,7 +27,7 @@ pub struct MemberInfo {
     /// The last commit that it had applied at its last report, which is every half second while
     /// commits are made. Its reads are always up to date regardless.
     pub applied: Glsn,
-    /// The oldest moment that it may read. Versions from that moment on are retained, and so is the
+    /// The oldest moment that it can read. Versions from that moment on are retained, and so is the
     /// log after it.
     pub floor: Glsn,
     /// When it opened the store.

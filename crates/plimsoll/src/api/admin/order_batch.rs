@@ -52,8 +52,8 @@ impl OrderBatch {
         Ok(Self { order_id, position, previous, hash, first, entries, chain, replicas, blobs })
     }
 
-    /// The bytes of a batch without records at a position, from which an order goes on after the
-    /// end of a log. No replica has a number above `replicas`.
+    /// The bytes of a batch without records at a position, with which an order continues after
+    /// the end of a log. No replica has a number above `replicas`.
     ///
     /// # Errors
     /// The system has no random numbers.

@@ -33,9 +33,9 @@ impl From<Place> for OrderPlace {
     }
 }
 
-/// How far the replica in a folder has applied its order, as it has recorded last: at the latest a
-/// second after it applied something, and when it was closed. `None` if the store is no replica.
-/// Reads one file, also while the store is open.
+/// How far the replica in a folder has applied its order, as the replica has recorded it last. A
+/// replica records this within a second after it has applied something, and when it is closed.
+/// `None` if the store is no replica. Reads one file, also while the store is open.
 ///
 /// # Errors
 /// The disk; [`crate::Error::Corrupt`].

@@ -98,8 +98,8 @@ pub struct RecoverReport {
     /// Entries of the log that are lost. Values above 1 KiB that they wrote are lost too; smaller
     /// ones are in the index, up to its last commit.
     pub lost_entries: Vec<RangeInclusive<Glsn>>,
-    /// The lost entries that the index may not hold. Their writes are lost, except those that a run
-    /// holds.
+    /// The lost entries that the index possibly lacks. Their writes are lost, except those that a
+    /// run holds.
     pub lost_commits: Vec<RangeInclusive<Glsn>>,
     /// Versions whose values are lost, at most a thousand.
     pub values: Vec<DamagedKey>,
@@ -110,7 +110,7 @@ pub struct RecoverReport {
     pub lost_ranges: Vec<DamagedKeys>,
     /// Keys that were deleted because their newest value is lost.
     pub deleted: u64,
-    /// At moments before this one, some keyspaces cannot be read; 0 if the recovery has not changed
+    /// The moment before which some keyspaces cannot be read; 0 if the recovery has not changed
     /// that limit.
     pub readable_from: Glsn,
     /// The new names of keyspaces whose records are lost; their retention is
@@ -296,7 +296,8 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Makes the new store; `None` if it is not sound, in which case `unusable` has new findings.
+/// Makes the new store; `None` if another attempt is needed: `unusable` has new findings, or the
+/// replay has freed a part of the new store's log.
 fn attempt(
     path: &Path,
     place: &Place<'_>,
@@ -396,7 +397,8 @@ fn replay_log(path: &Path, options: &Options) -> Result<()> {
     store.close()
 }
 
-/// Finds the commit or the index that causes a new store not to open; otherwise returns the error.
+/// Adds to `unusable` the commit or the index because of which the new store does not open; returns
+/// the error if neither is the cause.
 fn find_cause(unusable: &mut Unusable, source: &Source, error: Error) -> Result<()> {
     match &error {
         Error::Corrupt { glsn: Some(glsn), .. }

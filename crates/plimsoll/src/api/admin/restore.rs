@@ -410,7 +410,8 @@ fn range_space(space: u32) -> Result<u32> {
 fn user_space(space: u32) -> Result<u32> {
     match space {
         SYSTEM | CURSORS | TAGS | BRANCHES => Err(Error::corrupt(format!(
-            "the dump changes a key of keyspace {space}, which is internal to the store"
+            "the dump changes a key of keyspace {space}, which is internal to the store; take \
+             another dump"
         ))),
         space => Ok(space),
     }
@@ -474,7 +475,7 @@ struct ValueOf<'a, 'd> {
     piece: Vec<u8>,
     /// Bytes of the piece that were read.
     at: usize,
-    /// Bytes behind the piece.
+    /// Bytes of the value after the piece.
     left: u64,
     failure: Option<Error>,
 }
@@ -552,7 +553,9 @@ fn restore_rows(
             Record::Keyspace { name, settings } => {
                 let settings = Settings::decode(settings)?;
                 let name = String::from_utf8(name.to_vec()).map_err(|_| {
-                    Error::corrupt("the name of a keyspace in the dump is not valid UTF-8")
+                    Error::corrupt(
+                        "the name of a keyspace in the dump is not valid UTF-8; take another dump",
+                    )
                 })?;
                 batch.commit(store, rows)?;
                 open = Some((settings.id, make_keyspace(store, &name, settings)?));

@@ -252,7 +252,8 @@ fn removed_elsewhere(
     if !store.options.read_only {
         return Ok(gone);
     }
-    // A file that a record of the log names is certainly missing.
+    // Only files that no record of the log names can have been removed: if a record names a missing
+    // file, that is damage.
     let unnamed = findings
         .iter()
         .filter(|finding| finding.glsn.is_none())

@@ -1,5 +1,5 @@
-//! Compares each value above 1 KiB with its original checksum, wherever it is stored: pages and
-//! blocks that are individually valid may still be the wrong ones.
+//! Compares each value above 1 KiB with its original checksum, wherever it is stored, because
+//! pages and blocks that are individually valid may still be the wrong ones.
 //!
 //! Values in a commit's entry are checked as the entry is read; values in blob files are read once,
 //! in pieces.

@@ -20,9 +20,9 @@ impl Db {
         keyspace_commits::open(&self.store, name)
     }
 
-    /// Returns the keyspace with this name, or the last one that had it if it was dropped; creates
-    /// none. `None` if there never was one. A dropped keyspace is empty now; [`Db::history`],
-    /// [`Db::diff`] and snapshots of earlier moments read its past.
+    /// Returns the keyspace with this name, or, if it was dropped, the last one that had the name;
+    /// creates none. `None` if there never was one. A dropped keyspace is empty now;
+    /// [`Db::history`], [`Db::diff`] and snapshots of earlier moments read its past.
     ///
     /// # Errors
     /// The name is invalid, or the store is closed.

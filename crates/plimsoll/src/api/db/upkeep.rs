@@ -58,12 +58,12 @@ impl Db {
         backup::backup(&self.store, dest.as_ref(), &options)
     }
 
-    /// Calls `each` with the files of a consistent copy of the store, which remain until this
-    /// returns, and returns the position at which the copy's log ends; everything up to it is
-    /// durable. Blob files come before the segments that name them, and the active segment after
-    /// all others. Readers and writers are not blocked; nothing is trimmed meanwhile. Trims,
-    /// backups, dumps, verifications and new cursors wait for it, so `each` must not begin one. The
-    /// crate `plimsoll-archive` uses it to archive a store.
+    /// Calls `each` with the files of a consistent copy of the store; the files remain until this
+    /// call returns. Returns the position at which the copy's log ends. Everything up to this
+    /// position is durable. Blob files come before the segments that name them, and the active
+    /// segment after all others. Readers and writers are not blocked; nothing is trimmed meanwhile.
+    /// Trims, backups, dumps, verifications and new cursors wait for this call, so `each` must not
+    /// begin one. The crate `plimsoll-archive` uses this call to archive a store.
     ///
     /// ```
     /// # fn main() -> plimsoll::Result<()> {
@@ -102,7 +102,7 @@ impl Db {
     /// Turns a folder of files that [`Db::files`] returned into a store that ends at a moment: cuts
     /// the log after the moment, and brings the index up to it. The folder must have all segments
     /// up to the one that contains the moment, and none after it. Without a manifest of the index,
-    /// the log must begin with GLSN 1. No file may have a second name. Returns the position at
+    /// the log must begin with GLSN 1. No file may have a second hard link. Returns the position at
     /// which the store ends: that of the last record before the moment. The store is durable when
     /// this returns.
     ///

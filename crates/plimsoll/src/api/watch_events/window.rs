@@ -1,7 +1,8 @@
 //! The expiries of a watch that come next, in bounded memory.
 //!
-//! Invariant: every expiry before the horizon of a value that is current, and that was not
-//! reported, is in the window. Entries may be stale: their value may have been replaced or deleted.
+//! The horizon is the first expiry that the window may lack. Invariant: the window has each expiry
+//! that is before the horizon, belongs to a current value, and was not reported. Entries may be
+//! stale, because their value may have been replaced or deleted.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +13,7 @@ use crate::types::error::Result;
 /// The most memory of a window.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// The memory of a window at least. It is reserved as long as the watch exists.
+/// The least memory of a window. It is reserved as long as the watch exists.
 const BYTES_MIN: u64 = 72 << 10;
 
 /// By how much the memory grows.
@@ -82,8 +83,8 @@ impl Window {
         self.bytes_max = RESERVED_BYTES as u64 + entry_bytes as u64;
     }
 
-    /// The time of the first entry, or of the horizon if there is none; `None` if no expiry is
-    /// known.
+    /// The time of the first entry, or of the horizon if there is no entry; `None` if no expiry
+    /// follows.
     pub(super) fn next_micros(&self) -> Option<u64> {
         self.first().or(self.horizon.as_ref()).map(|place| place.micros)
     }
@@ -98,7 +99,7 @@ impl Window {
         Some(first)
     }
 
-    /// The time of the horizon if the window is empty and others may follow.
+    /// The time of the horizon if the window is empty and further expiries may follow.
     pub(super) fn must_fill_before(&self) -> Option<u64> {
         let horizon = self.horizon.as_ref().filter(|_| self.entries.is_empty());
         horizon.map(|place| place.micros)

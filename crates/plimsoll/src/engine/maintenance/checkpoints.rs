@@ -27,8 +27,9 @@ use crate::types::lock::lock;
 /// The interval between checks while something may become due. Otherwise the next commit wakes the
 /// job.
 const LOOK: Duration = Duration::from_millis(500);
-/// The longest interval without commits: reads alone may have left memory with rows that other uses
-/// need.
+
+/// The longest interval between checks while nothing is committed. Checks go on because reads may
+/// have filled memory with rows that other uses need.
 const POLL_INTERVAL_IDLE: Duration = Duration::from_secs(120);
 
 /// While a store is being closed, a log folder with more files than this is not swept.
@@ -49,7 +50,7 @@ pub(crate) struct Context {
 #[derive(Debug)]
 pub(crate) struct Checkpoints {
     core: Arc<Core>,
-    /// `None`: its owner calls [`Checkpoints::step`].
+    /// `None` without a thread: the owner calls [`Checkpoints::step`].
     job: Option<Job>,
 }
 

@@ -1,10 +1,10 @@
 //! Advances the log's time in an idle store, so that the space of values that have expired since
 //! the last commit is freed.
 //!
-//! Only commits advance the time by which expired values are dropped (decision 23), so the store
-//! makes one. It does so
+//! Only commits advance the time by which expired values are dropped (decision 23), so an idle
+//! store makes a commit. It does so
 //! - if most values of a table, or all that expire, have expired since the newest commit;
-//! - in the process that writes the index, which is one of all that share the store;
+//! - in the process that writes the index, if several processes share the store;
 //! - once the clock has been steady ([`Steady`]) since the newest commit, or for an hour: a clock
 //!   that is ahead for a while must neither destroy values nor take the log's time along;
 //! - in one replica, if the store has several: each waits a different time;

@@ -29,9 +29,11 @@ use crate::types::invalid_input::InvalidInput;
 use crate::types::machine_memory::available_bytes;
 use crate::types::options::{Durability, MIN_MEMORY_BYTES, Options};
 
-/// How often the store's lock is tried, because a child process that another one is starting may
-/// hold it briefly.
+/// How often the store's lock is tried again, because a child process that another process is
+/// starting may hold the lock briefly.
 const LOCK_TRIES: usize = 20;
+
+/// The pause before each further try.
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
 
 /// The time between two reports of a process that joins or leaves; many fit into [`LOCK_TIMEOUT`].

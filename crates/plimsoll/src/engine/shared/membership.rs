@@ -27,9 +27,11 @@ use crate::types::error::{Lift, Result};
 use crate::types::invalid_input::InvalidInput;
 use crate::types::lock::lock;
 
-/// The longest time between two checks of the other members, while commits are made and otherwise.
-/// The next sync of a commit ends the longer wait.
+/// The longest time between two checks of the other members while commits are made.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// The longest time between two checks while no commits are made. The next sync of a commit ends
+/// this wait.
 const POLL_INTERVAL_IDLE: Duration = Duration::from_secs(20);
 
 /// The longest sleep of the thread that answers pings; each ping wakes it.
@@ -314,8 +316,8 @@ fn retry_closing(committer: &Committer, members: &Members, seen: u64) {
     }
 }
 
-/// Closes the memtable for other members, which want it flushed or whose log it pins, unless one
-/// already waits to be flushed. `None` if a commit is in progress.
+/// Closes the memtable for other members, which want it flushed or whose log it pins, unless a
+/// memtable already waits to be flushed. `None` if a commit is in progress.
 fn close_if_wanted(committer: &Committer, members: &Members) -> Option<()> {
     let memtables = &committer.reader.index.memtables;
     let after = flush_policy::for_others(

@@ -1,4 +1,4 @@
-//! Which values a merge with the oldest run may drop because they have expired.
+//! Finds the values that a merge with the oldest run may drop because they have expired.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -37,8 +37,8 @@ impl<'h> Lookups<'h> {
     /// expired.
     pub(super) fn may_drop(&self, keyspace: u32, info: &TableInfo) -> bool {
         let retained = self.retained(keyspace);
-        // Not if there is a pin at or after the table's first commit: it may see the values as long
-        // as it is retained.
+        // A pin at or after the table's first commit may see the values as long as it is retained,
+        // so they may not be dropped.
         retained.floor > Glsn::NONE && retained.oldest_from(info.min_glsn) == retained.floor
     }
 }
@@ -46,10 +46,11 @@ impl<'h> Lookups<'h> {
 /// The values of a table that a merge with the oldest run may drop, because they have expired.
 pub(super) struct Expired {
     pub(super) keyspace: u32,
-    /// Moments before this one become unreadable, except the pins.
+    /// Once the values are dropped, the moments before this one cannot be read, except the pins.
     pub(super) since: Glsn,
     pub(super) pins: Arc<[Glsn]>,
-    /// An estimate of the number of these values; exact if it equals the number of all versions.
+    /// An estimate of the number of these values; exact if it equals the table's number of
+    /// versions.
     pub(super) values: u64,
 }
 

@@ -1,7 +1,7 @@
 //! A merge job: reads its inputs piece by piece and replaces them with its outputs.
 //!
-//! `split` decides where each version goes. Tables that overlap with no other input, and need no
-//! change, are linked instead of rewritten.
+//! `write::disposition` decides where each version goes. Tables that overlap with no other input,
+//! and need no change, are linked instead of rewritten.
 //!
 //! A job that drops every superseded version frees its inputs part by part. At a key that no input
 //! table spans, the outputs written so far replace the tables read so far, so the job never needs
@@ -60,9 +60,10 @@ const PARTS: u64 = 10;
 const OLDEST_TABLES: u64 = alignment::PARTS as u64;
 const LEAST_TABLE_PART: u64 = 16;
 
-/// Aligned tables may grow to `ALIGNED_TABLES` times that size, and hold at least that size divided
-/// by `ALIGNED_LEAST_PART`.
+/// Tables that end at aligned keys (`alignment`) may grow to this many times that size.
 const ALIGNED_TABLES: u64 = 2;
+/// Divisor: a job installs a part only if the table that this cuts off has at least this part of
+/// that size.
 const ALIGNED_LEAST_PART: u64 = 4;
 
 /// Maximum number of keyspaces in one table whose retained moments are looked up. A table that
@@ -94,10 +95,11 @@ pub(crate) struct Job {
     runs: Vec<Arc<Run>>,
     /// Whether small tables that overlap with nothing are rewritten together.
     joins_small: bool,
-    /// Whether a table with any expired value is rewritten. Otherwise half of it must have expired.
+    /// Whether a table with any expired value is rewritten. Otherwise it is rewritten only if half
+    /// of its versions have expired, or if that frees blob files.
     drops_all_expired: bool,
     /// The runs when the job began. Invariant: a job holds no memtable, because a concurrent flush
-    /// must be able to release its memory.
+    /// must be able to release the memory of its memtable.
     view: Arc<View>,
     splitter: Splitter,
     absorber: Absorber,
@@ -307,8 +309,8 @@ impl Job {
             && is_cut
     }
 
-    /// Replaces the tables read so far with the outputs written so far, and releases them. The
-    /// outputs become part of the oldest input.
+    /// Replaces the tables read so far with the outputs written so far, and releases these tables.
+    /// The outputs become part of the oldest input.
     fn install_part(&mut self, runs: &Runs) -> Result<()> {
         hit(Border::PartInstalled);
         self.current.cut()?;
@@ -405,8 +407,8 @@ impl Job {
     /// Whether a table of current versions that overlaps with no other input lies within a deleted
     /// range and no retained moment sees any of its versions. Such a table is dropped unread. Until
     /// older runs and history have absorbed the range, it still hides the versions of its keys
-    /// there. A table that has absorbed the range is read instead: older runs and history may have
-    /// absorbed it, too, and rely on the table's deletions.
+    /// there. A table that has absorbed the range is not dropped unread, because older runs and
+    /// history may have absorbed the range, too, and rely on the point deletions in this table.
     fn drops(&mut self, runs: &Runs, input: usize, table: usize) -> bool {
         if self.inputs == Inputs::History {
             // Other history runs may rely on the deletions of this table.
@@ -527,10 +529,10 @@ impl Job {
                     let mut deletion =
                         self.absorber.deletion_of(version.key, version.glsn, is_deletion);
                     if let Some(glsn) = deletion {
-                        // The range does not delete a version that something older than the range,
-                        // or a version of the same commit, has superseded. The superseding version
-                        // may be in history or, if this version is itself in history, in the
-                        // current runs.
+                        // The range did not delete this version if the version was already
+                        // superseded, or was superseded by a version of the range's own commit. The
+                        // superseding version may be in history or, if this version is itself in
+                        // history, in the current runs.
                         let newest = match self.inputs {
                             Inputs::Current { .. } => {
                                 self.view.newest_in_history(version.key, glsn)?

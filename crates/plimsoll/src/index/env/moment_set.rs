@@ -8,12 +8,13 @@ use plimsoll_log::glsn::Glsn;
 /// keyspace that lost versions, in memory and in the manifest.
 pub(crate) const PINS_MAX: usize = 32;
 
-/// A change of a set after which none of its moments may see a version any more.
+/// A change of a set of moments. Before it happens, some moment of the set still sees a certain
+/// version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// The floor reaches a moment.
+    /// The floor reaches this moment.
     Floor(Glsn),
-    /// A pin is released.
+    /// This pin is released.
     Pin(Glsn),
 }
 
@@ -81,8 +82,8 @@ impl MomentSet {
         self.release_of(glsn, superseded_by).is_some()
     }
 
-    /// The change after which no moment sees the version at `glsn`, which the version at
-    /// `superseded_by` superseded; `None` if none sees it now.
+    /// A change before which some moment still sees the version at `glsn`, which the version at
+    /// `superseded_by` superseded; `None` if no moment sees it now.
     pub(crate) fn release_of(&self, glsn: Glsn, superseded_by: Glsn) -> Option<Release> {
         if superseded_by > self.floor {
             return Some(Release::Floor(superseded_by));

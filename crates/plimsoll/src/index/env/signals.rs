@@ -55,7 +55,8 @@ impl Signals {
         }
     }
 
-    /// Records the end of a compaction step; `changed`: there are fewer runs now.
+    /// Records the end of a compaction step. `changed`: whether a job ended, so that there may be
+    /// fewer runs now.
     pub(crate) fn compaction_ended(&self, changed: bool, error: Option<&Error>) {
         lock(&self.state).compaction_error = error.map(ToString::to_string);
         if changed || error.is_some() {
@@ -86,7 +87,8 @@ impl Signals {
 
     /// Records that a job panicked. Threads that wait for its work then run that work themselves.
     pub(crate) fn job_panicked(&self, job: IndexJob) {
-        let error = Some("its background job has panicked; open the store again".to_owned());
+        let error =
+            Some("a background job of the index has panicked; open the store again".to_owned());
         let mut state = lock(&self.state);
         state.has_panicked_job = true;
         match job {

@@ -1,8 +1,9 @@
 //! A bounded list of gaps: intervals of index keys in which no key is alive.
 //!
 //! Each gap holds from a GLSN on (`since`). Gaps do not overlap. Neighbours that touch are joined
-//! once every current reader may use both. This file only keeps the list; its users (`index::gaps`,
-//! `txn::own_gaps`) decide what is a gap.
+//! if both hold since the same GLSN, or if both have held for long (see [`GapList::add`]). This
+//! file only keeps the list; its users (`index::gaps`, `txn::own_gaps`) decide which intervals are
+//! gaps.
 //!
 //! Invariant: an interval is in the list only if it was added and nothing was put into it since.
 //! Forgetting any part of it changes no answer.

@@ -43,8 +43,8 @@ impl Attached {
         }
     }
 
-    /// Whether no source has skipped the interval that [`Attached::deleted_at`] examined last: its
-    /// key is then the first one in the interval.
+    /// Whether no source has skipped the interval that [`Attached::deleted_at`] examined last. The
+    /// key that it examined is then the first one in the interval.
     pub(super) fn enters_range(&self) -> bool {
         self.cover.as_ref().is_some_and(|cover| !cover.is_left_out)
     }

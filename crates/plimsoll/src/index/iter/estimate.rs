@@ -7,8 +7,8 @@
 //! covers it, otherwise from some of its leaves. The keys alive beneath are estimated by looking up
 //! to [`SAMPLED`] keys of the source up in the sources beneath it.
 //!
-//! The oldest source has nothing beneath it, so the second error only concerns the younger sources,
-//! which are smaller.
+//! The oldest source has nothing beneath it, so errors of the second estimate only concern the
+//! younger sources, which are smaller.
 
 use std::cmp::Reverse;
 use std::ops::Bound;

@@ -27,9 +27,8 @@
 //!
 //! Why no idle iterator is missed: the exchange number is raised after the view is exchanged and
 //! before the slots are examined. An iterator reads the number before it takes the view, and again
-//! after it has released its slot's lock at the end of a call. If a slot's lock is taken when the
-//! slot is examined, that is before this release, so the iterator then reads the new number and
-//! revokes itself.
+//! after it has released its slot's lock at the end of a call. If a slot's lock is held when the
+//! slot is examined, the iterator releases it later, then reads the new number and revokes itself.
 //!
 //! Locks: a slot's lock is held during a call, the list's for a few instructions. An exchange only
 //! tries a slot's lock, so it never waits for an iterator.

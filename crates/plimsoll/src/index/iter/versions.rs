@@ -53,7 +53,8 @@ impl Detachable for Versions {
             let range = (lower, self.bounds.upper());
             let sources = view.sources().chain(view.history.iter().map(Source::Run));
             let mut tables = 0;
-            // A range deletion is found at the versions that it deleted, which are older.
+            // A range deletion is found at the versions that it deleted. These may be older than
+            // `after`, so all sources are needed.
             let is_wanted = |glsn: &Glsn| *glsn > self.after && *glsn <= self.upto;
             let deletes = view.ranges.within(range).any(|range| range.glsns.iter().any(is_wanted));
             let after = if deletes { Glsn::NONE } else { self.after };
@@ -192,8 +193,8 @@ impl Versions {
     }
 }
 
-/// A cursor over the tables of a source that may have wanted versions. Adds the bytes that it holds
-/// in addition to the source to `own`.
+/// A cursor over the tables of a source that may have wanted versions. Adds the number of table
+/// descriptions that only the cursor holds to `own`.
 fn version_cursor(
     source: Source<'_>,
     range: KeyRange<'_>,

@@ -301,7 +301,8 @@ impl Visible {
                     if !has_expired {
                         return Ok(true);
                     }
-                    // Earlier readers of the same commit may see it, so it ends a gap.
+                    // A read of the same commit that began earlier may see the value, so the gap
+                    // ends here.
                     self.passed.clear();
                     self.has_passed_expired = true;
                     self.skip_key_forward(key)?;
@@ -370,7 +371,8 @@ impl Visible {
                 if self.held.stored().is_live(self.micros) {
                     return Ok(true);
                 }
-                // Earlier readers of the same commit may see it, so it ends a gap.
+                // A read of the same commit that began earlier may see the value, so the gap ends
+                // here.
                 self.passed.clear();
                 self.has_passed_expired = true;
                 continue;

@@ -34,13 +34,14 @@ use crate::types::error::{Error, Lift, Result};
 use crate::types::keyspaces::Keyspaces;
 use crate::types::lock::lock;
 
-/// Reserve beyond the metadata in use: a dozen descriptions with keys of maximum length.
+/// Size of the reserve, in addition to the metadata in use: room for a dozen table descriptions
+/// with keys of maximum length.
 const RESERVE_BYTES: u64 = 96 << 10;
 
 /// The gap that each open leaves in the 64-bit ids of runs.
 const GAP_BITS: u32 = 32;
 
-/// With at least this budget, a few more descriptions are negligible.
+/// From this budget on, the memory of a few more table descriptions is negligible.
 const PLENTY_BYTES: u64 = 64 << 20;
 
 /// Part of the reserve that only flushes may use.
@@ -76,7 +77,7 @@ pub(crate) struct Files {
 pub(crate) enum Reserve {
     /// All of it: a flush.
     Whole,
-    /// The part that is not kept for flushes: any other job.
+    /// All but the part that is kept for flushes: any other job.
     Rest,
 }
 
@@ -142,7 +143,8 @@ impl Files {
         }))
     }
 
-    /// Makes new files get ids above all in the folder, and above a gap as after an open.
+    /// From now on, new files get ids above those of all files in the folder, after a gap like that
+    /// of an open.
     pub(crate) fn skip_ids_in_folder(&self, wall_micros: u64) -> Result<()> {
         let names = self.disk.names(&self.dir)?;
         let ids = names.iter().filter_map(|name| run_id_of(name));
@@ -238,9 +240,9 @@ impl Files {
         self.open_kept(info, guard)
     }
 
-    /// Adopts a table that a transaction's record names. The record is already ordered in the log:
-    /// if neither the budget nor the reserve suffices, the account is overdrawn until the budget
-    /// has room.
+    /// Adopts a table that a transaction's record names. This cannot fail, because the record is
+    /// already ordered in the log. If neither the budget nor the reserve suffices, the account is
+    /// overdrawn until the budget has room.
     pub(crate) fn adopt(self: &Arc<Self>, table: Table) -> Member {
         let guard = self.guard(table.info.id, false);
         if self.charge(&guard, &table.info, Reserve::Rest).is_err() {
@@ -347,8 +349,8 @@ impl Files {
         Ok(())
     }
 
-    /// Like [`Files::sweep`], but deferred to [`Files::remove_left`]. No later manifest may name
-    /// any of these files.
+    /// Like [`Files::sweep`], but only for run files, and their removal is deferred to
+    /// [`Files::remove_left`]. No later manifest may name any of these files.
     pub(crate) fn leave(&self, names: &[String], is_named: impl Fn(u64) -> bool) {
         lock(&self.left)
             .extend(names.iter().filter_map(|name| run_id_of(name)).filter(|run| !is_named(*run)));

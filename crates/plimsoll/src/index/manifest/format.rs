@@ -98,8 +98,8 @@ fn encode_head(head: &Head, out: &mut Writer<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the additions, which older versions skip. An empty addition is written as well, because a
-/// missing one means that nothing is known.
+/// Writes the additions, which older versions skip. The dropped deletions are written even if there
+/// are none, because a missing addition means that nothing is known about them.
 fn encode_additions(head: &Head, out: &mut Writer<'_>) -> io::Result<()> {
     let dropped = &head.limits.deletions_dropped_in;
     let mut body = Vec::with_capacity(dropped.len() * 8);

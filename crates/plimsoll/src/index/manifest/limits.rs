@@ -1,4 +1,4 @@
-//! Which versions flushes and merges have made unreadable.
+//! The limits that flushes and merges set on the moments that can be read.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ pub(crate) struct Limits {
     /// listed has lost no version.
     pub(crate) readable_in: Vec<(u32, MomentSet)>,
     /// The youngest deletion that was dropped together with all versions that it deleted, per
-    /// keyspace, sorted. A keyspace that is not listed has lost none. An upper bound: the recorded
-    /// deletion may be too young.
+    /// keyspace, sorted. A keyspace that is not listed has lost none. Only an upper bound: the
+    /// recorded GLSN may be higher than that of the youngest dropped deletion.
     pub(crate) deletions_dropped_in: Vec<(u32, Glsn)>,
 }
 
@@ -31,7 +31,7 @@ impl Limits {
         self.restrict(keyspace, &readable);
     }
 
-    /// Removes all moments but these from those at which `keyspace` can be read.
+    /// Removes all moments that are not in `to` from those at which `keyspace` can be read.
     fn restrict(&mut self, keyspace: u32, to: &MomentSet) {
         match self.readable_in.binary_search_by_key(&keyspace, |entry| entry.0) {
             Ok(at) => self.readable_in[at].1 = self.readable_in[at].1.intersection(to),
@@ -55,7 +55,7 @@ impl Limits {
         self.readable(keyspace).map_or(Glsn::NONE, |readable| readable.floor)
     }
 
-    /// Whether a keyspace can be read at a moment from `glsn` on and before `superseded_by`.
+    /// Whether a keyspace can be read at some moment from `glsn` on and before `superseded_by`.
     pub(crate) fn is_seen(&self, keyspace: u32, glsn: Glsn, superseded_by: Glsn) -> bool {
         self.readable(keyspace).is_none_or(|readable| readable.sees(glsn, superseded_by))
     }

@@ -37,7 +37,7 @@ impl Flushed {
     }
 }
 
-/// Flushes a source within `term`.
+/// Flushes a source. `term`: the term in which the flush began.
 pub(super) fn flush(
     runs: &Runs,
     set_aside: &SetAside,

@@ -24,10 +24,10 @@
 //! large values is flushed although it is small, and the segment sealed, because only then can
 //! the blob files of values that have expired or are superseded be freed.
 //!
-//! Invariant: a writer that fills a memtable within these times is not affected. A slower writer
-//! causes smaller runs, which merges rewrite once or twice more: at most one memtable's bytes per
-//! [`AGE_MAX`], or the bytes of a burst followed by a pause. (Requests to the members of a shared
-//! store add at most one flush per four segments of the log.)
+//! Invariant: a writer that fills a memtable within [`AGE_MAX`], and does not pause for [`IDLE`],
+//! is not affected. A slower writer causes smaller runs, which merges rewrite once or twice more:
+//! at most one memtable's bytes per [`AGE_MAX`], or the bytes of a burst followed by a pause.
+//! (Requests to the members of a shared store add at most one flush per four segments of the log.)
 //!
 //! Invariants of the retained part of the log ([`HeldBack`]):
 //! 1. Entries written less than [`HELD_LONG`] ago do not count: neither short transactions
@@ -42,13 +42,14 @@ use plimsoll_log::glsn::Glsn;
 use crate::index::env::role::Role;
 use crate::index::sources::source::Memtable;
 
-/// Divisor: a memtable's share of the budget. Its minimum and maximum in bytes follow.
+/// Divisor: a memtable's share of the budget, but at least the first and at most the second of
+/// [`BYTES`].
 const SHARE: u64 = 8;
 const BYTES: (u64, u64) = (1 << 20, 64 << 20);
 
-/// Divisors: a memtable is at most the first part of the runs, and at most the second part of them
-/// while rows are overwritten.
+/// Divisor: a memtable has at most this part of the bytes of the runs.
 const PART: u64 = 3;
+/// As [`PART`], while rows are overwritten.
 const PART_OVER: u64 = 6;
 /// The limits by parts of the runs never go below this.
 const PART_LEAST: u64 = 16 << 20;
@@ -70,14 +71,14 @@ const LEAST_BLOB_BYTES: u64 = 1 << 20;
 /// Writers count as idle after this time without a write.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// The longest time that a memtable stays in memory before it is full.
+/// The longest time that a memtable which is worth a run stays in memory before it is full.
 const AGE_MAX: Duration = Duration::from_secs(30);
 
 /// While writes continue, the active segment is sealed from this length on. When writers are idle,
-/// the threshold of a close applies.
+/// it is sealed from the same length on as at a close ([`LONG_SEGMENT_BYTES`]).
 const LONG_SEGMENT_BUSY_BYTES: u64 = 16 << 20;
 
-/// Blob files retained only by a memtable are large from this many segments on.
+/// Blob files that only a memtable retains count as large from the size of this many segments on.
 const BLOB_SEGMENTS: u64 = 2;
 
 /// Memtables are closed to free the log once this many segments were retained for long and can now
@@ -199,7 +200,8 @@ const SEAL_BUSY: Due =
 const SEAL_IDLE: Due =
     Due::Seal { from_bytes: LONG_SEGMENT_BYTES, from_blob_bytes: LEAST_BLOB_BYTES };
 
-/// The state of earlier polls.
+/// Decides when to flush because writers are idle or a memtable is old. Holds the state of earlier
+/// polls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Watch {
     /// The GLSN after the log's last entry, when it was first seen, and whether the segment was
@@ -253,7 +255,8 @@ fn nanos(duration: Duration) -> u64 {
 /// Entries that are retained for less time do not count.
 const HELD_LONG: Duration = Duration::from_secs(2);
 
-/// The state of earlier polls.
+/// Detects that much of the log was retained and may now be freed. Holds the state of earlier
+/// polls.
 #[derive(Debug, Default)]
 pub(crate) struct HeldBack {
     /// The GLSN up to which the log could be freed at an earlier poll. It only rises: a joining

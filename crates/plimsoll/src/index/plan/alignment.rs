@@ -1,18 +1,19 @@
 //! The keys at which tables of all runs end. Aligned tables overlap with few tables of other runs,
-//! so a merge can free its inputs part by part (`job`).
+//! so a merge can free its inputs part by part (`compaction::job`).
 //!
-//! Invariant: the keys stay while there is more than one run, unless the oldest run has outgrown
-//! them: runs cut at different keys would overlap in chains.
+//! Invariant: while there is more than one run, the keys are not chosen again, unless the oldest
+//! run has doubled, or has several tables while there are no keys. Runs that are cut at different
+//! keys overlap one another in a chain, so a merge could free nothing before its end.
 
 use std::sync::{Arc, Mutex};
 
 use crate::index::sources::source::Run;
 use crate::types::lock::lock;
 
-/// Maximum number of parts of the key range.
+/// Maximum number of parts into which the key range is cut.
 pub(crate) const PARTS: usize = 8;
 
-/// Divisor: a run is cut if its parts then have at least this part of a table's full size.
+/// Divisor: a run is cut only if each part is then at least this part of a table's full size.
 const PART_OF_TABLE: u64 = 32;
 
 /// The keys at which tables end.
@@ -29,8 +30,8 @@ struct State {
 }
 
 impl Alignment {
-    /// The keys at which a run of `bytes` is cut, given these runs. A smaller run gets fewer cuts,
-    /// a subset of the keys.
+    /// The keys at which a new run of `bytes` is cut, given the current `runs`. A smaller run gets
+    /// fewer cuts, a subset of the keys.
     pub(crate) fn cuts(&self, runs: &[Arc<Run>], bytes: u64, table_bytes: u64) -> Vec<Vec<u8>> {
         let mut state = lock(&self.state);
         if let Some(oldest) = runs.last() {

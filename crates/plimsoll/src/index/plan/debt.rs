@@ -26,8 +26,8 @@ impl Debt {
         self.owed_nanos < WAIT_MIN_NANOS
     }
 
-    /// Takes the whole debt. Returns the caller's wait, behind the queued writers: at most
-    /// `longest_nanos` in all.
+    /// Takes the whole debt. Returns how long the caller waits, including the waits of the writers
+    /// that are queued before it: at most `longest_nanos`.
     pub(crate) fn take(&mut self, now_nanos: u64, longest_nanos: u64) -> u64 {
         let wait = std::mem::take(&mut self.owed_nanos).min(longest_nanos);
         let queue_end = now_nanos.saturating_add(QUEUE_MAX_NANOS);

@@ -12,8 +12,8 @@
 //! oldest one, regardless of size. The share is smaller if the runs fit in memory (`space`).
 //!
 //! Deletions leave the current runs only in a merge with the oldest run. For tables that consist
-//! mostly of deletions, such a merge is due once its gain justifies the cost, regardless of size:
-//! tables that do not overlap with the deletions are linked.
+//! mostly of deletions, such a merge is due once its gain justifies its cost, regardless of size.
+//! The cost is low, because tables that do not overlap with the deletions are linked.
 
 use std::ops::Range;
 
@@ -32,9 +32,9 @@ const TOO_MANY_RUNS: usize = 14;
 /// Divisor: an idle store merges newer runs into an older one if together they are at least this
 /// part of its size. Any remaining newer runs are small, so most short scans read from one run.
 const SETTLED_PART: u64 = 8;
-/// Runs are merged down to the oldest one if the removed deletions and the rows that they hide are
-/// at least as large as the rewritten tables; in an idle store, if they are at least this part (a
-/// divisor) of the rewritten tables.
+/// Divisor: an idle store merges runs down to the oldest one if the removed deletions and the rows
+/// that they hide are at least this part of the rewritten tables. While there are writes, they must
+/// be at least as large as the rewritten tables.
 const CLEARED_PART: u64 = 4;
 
 /// An idle store keeps at most this many runs, however small the newer ones are.
@@ -129,8 +129,8 @@ fn all(runs: &[RunShape], fan_in: usize) -> Option<Plan> {
     (0..runs.len()).flat_map(plans).find(is_worth)
 }
 
-/// The longest merge down to the oldest run, if too many bytes are superseded and it frees at least
-/// half of them.
+/// The longest merge down to the oldest run, if too many bytes are superseded and the merge frees
+/// at least half of them.
 fn superseding(runs: &[RunShape], fan_in: usize, superseded_max: u64) -> Option<Plan> {
     let superseding = |runs: &[RunShape]| runs.iter().map(|run| run.superseding_bytes).sum::<u64>();
     let superseded = superseding(runs);
@@ -150,11 +150,11 @@ fn clearing(runs: &[RunShape], fan_in: usize, part: u64) -> Option<Plan> {
     (runs.len().saturating_sub(fan_in)..runs.len()).find(gains).map(|at| at..runs.len())
 }
 
-/// Runs of one transaction that was spilled more than once, newest first, or runs left by a merge
-/// that ended after it installed a part. Copies of one version may be in several of a transaction's
-/// runs, and other merges cannot distinguish them, so these runs are merged with each other first.
-/// The newest copies always take part, so no merge removes a deletion that the same transaction has
-/// overwritten.
+/// Chooses the runs of one transaction that was spilled more than once, or the runs left by a merge
+/// that ended after it installed a part. Several of these runs may have the same key at the same
+/// GLSN, and only the order of the runs tells which version was written last. Other merges ignore
+/// that order, so these runs are merged with each other first, always beginning with the newest. No
+/// merge then removes a deletion that the transaction itself has overwritten.
 fn fused(runs: &[RunShape], fan_in: usize) -> Option<Plan> {
     let start = runs.iter().position(|run| run.fused)?;
     let end = start + runs[start..].iter().take_while(|run| run.fused).count() + 1;

@@ -6,15 +6,14 @@
 //! applies only if the runs fit in memory, where merges do not read from disk.
 //!
 //! Invariant: without overwrites, no writer is slowed down, and memtables are as large as the
-//! budget allows once the runs are three times as large.
+//! budget allows once the runs are three times as large as such a memtable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::index::sources::source::Run;
 
-/// Divisor: a segment is at most this part of the runs, but this limit never goes below the
-/// following number of bytes.
+/// Divisor: a segment is at most this part of the runs, or [`SEGMENT_LEAST`] if that is more.
 const SEGMENT_PART: u64 = 8;
 const SEGMENT_LEAST: u64 = 16 << 20;
 
@@ -23,15 +22,17 @@ const OVER_PART: u64 = 4;
 
 /// Percentage of the live bytes that may be superseded before the runs are merged: if the runs fit
 /// in memory, and if they do not. For uniform overwrites with memtables of 1/16 of the runs, each
-/// byte is rewritten 3.2 or 1.7 times; without this rule, 1.5 times.
+/// byte is rewritten 3.2 times if the runs fit in memory, and 1.7 times if they do not; without
+/// this rule, 1.5 times.
 const SUPERSEDED_MAX: (u64, u64) = (33, 100);
 
 /// Divisor: the runs fit in memory if they take at most this part of the budget.
 const FITS_PART: u64 = 2;
 
-/// Percentages of the live bytes. Writers are slowed down once superseded bytes and memtables reach
-/// the first, and are at the pace of the merges at the second. The first is below
-/// [`SUPERSEDED_MAX`], so the slowdown begins shortly before a merge is due.
+/// Percentages of the live bytes. Writers are slowed down once superseded bytes and memtables
+/// together reach [`SLOW_FROM`]. From [`SLOW_TO`] on, they write at the rate at which merges free
+/// bytes. [`SLOW_FROM`] is below [`SUPERSEDED_MAX`], so the slowdown begins shortly before a merge
+/// is due.
 const SLOW_FROM: u64 = 25;
 const SLOW_TO: u64 = 60;
 

@@ -1,8 +1,8 @@
 //! Estimates how much of older runs a new run supersedes, from a sample of its keys.
 //!
-//! The sample is taken from a memtable, or from a run while a merge writes it. A key counts if the
-//! filter of an older run lets it pass, so the estimate reads at most a few index blocks of older
-//! runs, and only one or two if nothing is superseded.
+//! The sample is taken from a memtable, or from a run while a merge writes it. A key counts as
+//! found if the filter of an older run lets it pass, so the estimate reads at most a few index
+//! blocks of older runs, and only one or two if nothing is superseded.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use plimsoll_memory::pool::Touch;
 use crate::index::sources::source::Run;
 use crate::types::error::Result;
 
-/// Maximum number of keys in a sample, and the number of lookups without a hit after which all rows
-/// count as new.
+/// Maximum number of keys in a sample.
 const KEYS_MAX: usize = 32;
+/// If none of this many looked-up keys is found, all rows count as new.
 const KEYS_FIRST: usize = 8;
 
 /// Longer keys are not sampled.

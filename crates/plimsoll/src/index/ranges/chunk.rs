@@ -1,5 +1,6 @@
-//! Neighbouring intervals of a set, and how the interval around a key is found: by numbers that lie
-//! side by side, because a comparison of keys misses the processor's caches for each of them.
+//! Chunks of neighbouring intervals of a set, and the search for the interval around a key. The
+//! search compares key prefixes, which lie side by side as numbers. If it compared whole keys, it
+//! would miss the processor's caches at each of them.
 
 use std::sync::Arc;
 
@@ -8,10 +9,11 @@ use plimsoll_log::glsn::Glsn;
 use crate::index::gaps::key_prefix::prefix;
 use crate::index::ranges::Fragment;
 
-/// The most intervals of a chunk: adding a range copies a few chunks.
+/// The most intervals in a chunk. To add a range, the chunks that it touches are copied, so they
+/// are kept small.
 pub(super) const MOST: usize = 64;
 
-/// The first keys of a list in order, for searches.
+/// The first keys of intervals or of chunks, in key order, for searches.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Directory {
     /// Bytes that all first keys begin with.
@@ -31,7 +33,7 @@ impl Directory {
         Self { common: first[..len].to_vec(), prefixes }
     }
 
-    /// Number of first keys at or before `key`. `first_of` is the whole key at a place.
+    /// Number of first keys at or before `key`. `first_of` returns the whole first key at a place.
     #[inline]
     pub(super) fn begun<'k>(&self, key: &[u8], first_of: impl Fn(usize) -> &'k [u8]) -> usize {
         let len = self.common.len().min(key.len());

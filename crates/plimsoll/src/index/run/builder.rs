@@ -152,7 +152,7 @@ impl<S: PageSink> TableBuilder<S> {
         version.stored.encode(&mut self.stored);
         assert!(
             self.stored.len() <= MAX_STORED_BYTES,
-            "an inline value has at most as many bytes as a version may"
+            "a stored form has at most {MAX_STORED_BYTES} bytes"
         );
 
         let payload = &mut self.memory.work[PAGE_HEADER_BYTES..PAGE_BYTES];

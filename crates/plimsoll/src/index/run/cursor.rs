@@ -39,7 +39,7 @@ const FETCHED_BYTES: usize = 256;
 const FEW_ENTRIES: usize = 16;
 
 /// Bodies of at least this many bytes are too far apart for the hardware prefetcher, so the cursor
-/// prefetches them; how many entries ahead is the second constant.
+/// prefetches them, [`BODIES_AHEAD`] entries ahead.
 const FAR_BODY_BYTES: usize = 256;
 const BODIES_AHEAD: usize = 3;
 
@@ -65,7 +65,8 @@ pub(crate) struct RunCursor {
     key: Vec<u8>,
     /// The previous version's key, kept when the cursor moves to another leaf or backward.
     before: Vec<u8>,
-    /// A leaf (table index and page) and whether it is hot in the pool.
+    /// The leaf (table index and page) whose heat was checked last, and whether it is hot in the
+    /// pool.
     heat: Option<(usize, u32, bool)>,
 }
 
@@ -142,7 +143,8 @@ impl RunCursor {
         self.check_place(key, glsn, Ordering::Greater)
     }
 
-    /// If keys are out of order, the resulting position is arbitrary.
+    /// Moves like [`RunCursor::place`], but does not check the position that it reaches, which is
+    /// arbitrary if keys are out of order.
     fn search(&mut self, key: &[u8], glsn: Glsn, way: Way) -> Result<()> {
         self.lift();
         let number = self.tables.partition_point(|table| &table.info.last_key[..] < key);
@@ -180,8 +182,8 @@ impl RunCursor {
     }
 
     /// After a search for (`key`, `glsn`): checks that the position is before it (`Less`), or at or
-    /// after it. A caller that resumes at a key relies on this check, because otherwise it could
-    /// return the same versions again and again.
+    /// after it (`Greater`). A caller that resumes at a key relies on this check, because otherwise
+    /// it could return the same versions again and again.
     fn check_place(&mut self, key: &[u8], glsn: Glsn, order: Ordering) -> Result<()> {
         let Position::At(place) = &self.position else { return Ok(()) };
         let is_before = (&self.key[..], Reverse(place.spot.entry.glsn)) < (key, Reverse(glsn));
@@ -218,8 +220,8 @@ impl RunCursor {
         let Position::At(place) = &self.position else { return None };
         let Entry { glsn, tag, body, end, .. } = place.spot.entry;
         let is_deleted = Stored::is_deletion(tag as u8, end - body);
-        // The tag shows for most versions that they do not expire; the body is on another cache
-        // line.
+        // Read the body, which is on another cache line, only if the tag does not show that the
+        // version never expires.
         let expiry = match tag {
             0 if !is_deleted => {
                 let page = page_payload(self.pages.held(place.leaf));
@@ -374,7 +376,7 @@ impl RunCursor {
         Err(error)
     }
 
-    /// Clears the position, and the memory of pages accessed by the current scan.
+    /// Clears the position, and forgets which pages the scan has accessed.
     fn lift(&mut self) {
         self.position = Position::Unset;
         self.pages.leaves_walked = 0;

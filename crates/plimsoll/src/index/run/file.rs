@@ -73,8 +73,8 @@ pub(crate) fn log_id_in(start: &[u8], id: u64) -> Option<u128> {
     check_blocks(start, run_seed(packed, id), 0).then_some(packed)
 }
 
-/// Checks whole pages of a run's file, or blocks in their place, starting at `at`, that were read
-/// for a copy. Ignores files that are not runs.
+/// Checks the bytes from offset `at` of a run's file on that were read for a copy: whole pages, or
+/// the blocks in their place. Ignores files that are not runs.
 pub(crate) fn check_piece(log_id: u128, name: &str, at: u64, bytes: &[u8]) -> Result<()> {
     let Some(id) = run_id_of(name) else { return Ok(()) };
     let seed = run_seed(log_id, id);
@@ -104,7 +104,7 @@ pub(crate) struct RunFileSink {
     written_bytes: u64,
     finished: bool,
     warmer: Option<Warmer>,
-    /// Pages passed so far.
+    /// Number of pages that were passed to the sink so far.
     pages: u32,
     /// The packer, if the file is packed.
     packing: Option<Packing>,
@@ -197,8 +197,8 @@ impl RunFileSink {
         self
     }
 
-    /// Compresses the pages as `keyspaces` say, if any of them is compressed. Takes memory from
-    /// `budget`, and for encoders from the store's.
+    /// Compresses the pages as the settings of `keyspaces` say, if any keyspace is compressed.
+    /// Takes memory from `budget`; encoders take theirs from the budget of the store.
     pub(crate) fn compress(
         mut self,
         keyspaces: &Arc<Keyspaces>,

@@ -14,9 +14,10 @@
 //!   one byte          varint         varint       varint   varint
 //! ```
 //!
-//! Keys and bodies are stored apart because a search reads only keys: those of a block are in a few
-//! consecutive cache lines, regardless of the size of the values. The hints follow the head for the
-//! same reason. A search therefore waits for memory about three times: head, block, body.
+//! Keys and bodies (the stored values) are apart because a search reads only keys. The keys of a
+//! *block*, which are the entries from one restart to the next, are in a few consecutive cache
+//! lines, regardless of the size of the values. The hints follow the head for the same reason. A
+//! search therefore waits for memory about three times: head, block, body.
 //!
 //! Invariants:
 //! 1. Entries are sorted by key, then newest first; no two are equal.
@@ -65,7 +66,7 @@ const OFFSETS_BYTES: usize = 4;
 /// Size of a restart.
 const RESTART_BYTES: usize = HINT_BYTES + OFFSETS_BYTES;
 
-/// Lengths from this on are stored in a separate varint.
+/// A length of at least this value is stored in an additional varint.
 const NIBBLE: usize = 15;
 
 /// Size of the longest entry: head, two lengths, GLSN, length and tag, key, body.

@@ -14,8 +14,8 @@
 //! Invariants:
 //! 1. The checksum of a block, which is bound to its place, is verified before its bytes are
 //!    decompressed. Decompression writes nothing beyond the page that it was given.
-//! 2. The checksum of a page, which is bound to its number, is verified after it was decompressed:
-//!    a directory that leads to another page is damage.
+//! 2. The checksum of a page, which is bound to its number, is verified after it was decompressed,
+//!    so a directory that leads to another page is detected as damage.
 //! 3. No part of the directory is kept outside the budget, because its pages are in the pool.
 //!
 //! [`PageSource`]: plimsoll_memory::pool::PageSource

@@ -242,8 +242,9 @@ impl Table {
         Ok(Lookup { newest: newest_glsn, found: found.found(), missed })
     }
 
-    /// Like [`Table::lookup`], but without the newest version, which saves a search if that is
-    /// younger than `at`. Returns the version, and whether some page was not in memory.
+    /// Like [`Table::lookup`], but does not return the newest version. This saves a search if the
+    /// newest version is younger than `at`. Returns the version, and whether some page was not in
+    /// memory.
     pub(crate) fn find_as_of(
         &self,
         key: &[u8],
@@ -276,7 +277,7 @@ impl Table {
         Ok(Guided { leaf: Some(leaf), misses })
     }
 
-    /// Whether a chain of a branch may have a version of the key with this stem, whose last
+    /// Whether any chain of a branch may have a version of the key with this stem, whose last
     /// possible index key is `last`.
     pub(crate) fn may_have_stem(&self, stem: &[u8], last: &[u8], touch: Touch) -> Result<bool> {
         // Read the guide of the last possible key: no fence behind it has this stem, because no

@@ -128,7 +128,8 @@ impl Blobs {
 
     /// The views through which jobs currently read.
     pub(crate) fn views_of_jobs(&self) -> Vec<Arc<View>> {
-        // Outside the lock, because dropping the last reference to a view removes its files.
+        // Collected, so that the caller drops them outside the lock: dropping the last reference to
+        // a view removes files.
         lock(&self.of_jobs).iter().filter_map(Weak::upgrade).collect()
     }
 }

@@ -34,7 +34,7 @@ struct Charged {
     reserved: u64,
 }
 
-/// Memory for ranges that are about to be applied. Dropped after that.
+/// Memory for ranges that are about to be applied. It is dropped after that.
 #[must_use]
 pub(crate) struct RangeRoom<'a> {
     memory: &'a RangeMemory,
@@ -73,8 +73,8 @@ impl RangeMemory {
         Ok(RangeRoom { memory: self, bytes })
     }
 
-    /// Releases memory that neither a reservation nor the current set needs, whose size is
-    /// `set_bytes`.
+    /// Releases memory that neither a reservation nor the current set needs. `set_bytes` returns
+    /// the size of the current set.
     pub(super) fn release_unused(&self, set_bytes: impl FnOnce() -> u64) {
         let mut charged = lock(&self.charged);
         // Read under the lock: a commit publishes its ranges before it drops its reservation.
@@ -96,8 +96,8 @@ pub(super) struct Left {
     pub(super) needed: RangeSet,
     /// Range deletions that every source has absorbed.
     pub(super) absorbed: RangeSet,
-    /// In each keyspace whose older deletions are left out: of the moments before this one, only
-    /// the retained ones can be read.
+    /// For each keyspace that loses older deletions, a moment: of the moments before it, only the
+    /// retained ones can be read.
     pub(super) readable_from: BTreeMap<u32, Glsn>,
 }
 

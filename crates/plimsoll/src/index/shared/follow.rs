@@ -51,7 +51,8 @@ impl KeeperWatch {
         Self { heartbeat: members.keeper.heartbeat(), since: clock.monotonic_nanos() }
     }
 
-    /// The keeper's heartbeat, if it has not answered for too long. Call it repeatedly.
+    /// The last heartbeat of the keeper, if the keeper has not answered for too long. Call it
+    /// repeatedly.
     pub(crate) fn stopped(&mut self, members: &Members, clock: &dyn Clock) -> Option<(u64, u64)> {
         let (heartbeat, now) = (members.keeper.heartbeat(), clock.monotonic_nanos());
         if heartbeat != self.heartbeat {

@@ -164,7 +164,7 @@ impl Cursor {
 struct Head {
     cursor: Cursor,
     prefix: u128,
-    /// No version that the caller wants from this cursor is younger.
+    /// No version that the caller wants from this cursor is younger than this.
     newest: Glsn,
 }
 
@@ -274,8 +274,9 @@ impl Merge {
         self.place_heads(|head| seek(&mut head.cursor))
     }
 
-    /// Moves cursors out of an interval, in the merge's direction, if they have no versions younger
-    /// than `glsn`: to the first version at or after `to`, or to the last one before it.
+    /// Moves the cursors that have no versions younger than `glsn` past an interval: in a forward
+    /// merge to the first version at or after `to`, in a backward merge to the last version before
+    /// `to`.
     pub(crate) fn skip_older(&mut self, to: &[u8], glsn: Glsn) -> Result<()> {
         let direction = self.direction;
         self.place_heads(|head| match (head.cursor.key(), direction) {

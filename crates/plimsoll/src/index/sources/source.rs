@@ -31,8 +31,8 @@ pub(crate) struct Memtable {
 /// every reader write to the same memory.
 const READS_FOR_A_COUNT: usize = 16;
 
-/// A memtable is worth keeping in memory if readers found at least one version per this many that
-/// it holds.
+/// Divisor: a memtable is worth keeping in memory if the number of versions that readers found is
+/// at least this part of the number that it holds.
 const READ_PART: u64 = 2;
 
 impl Memtable {
@@ -147,7 +147,7 @@ impl Memtable {
         }
     }
 
-    /// Whether a key begins with `prefix`.
+    /// Whether the memtable has a key that begins with `prefix`.
     pub(crate) fn has_prefix(&self, prefix: &[u8]) -> bool {
         let first = self.map.seek(prefix, u64::MAX);
         first.is_some_and(|position| self.map.at(position).key.starts_with(prefix))
@@ -159,7 +159,7 @@ impl Memtable {
     }
 }
 
-/// A run: sorted, disjoint tables. It keeps their files.
+/// A run: sorted, disjoint tables. Their files are not removed while it exists.
 #[derive(Debug)]
 pub(crate) struct Run {
     tables: Arc<[Table]>,

@@ -57,8 +57,8 @@ pub(crate) enum Content {
     Adopted(Vec<Arc<Run>>),
 }
 
-/// A consistent set of sources: memtables, adopted runs, current runs, history runs. A view keeps
-/// their files.
+/// A consistent set of sources: memtables, adopted runs, current runs, history runs. Their files
+/// are not removed while the view exists.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub(crate) active: Arc<Memtable>,
@@ -258,8 +258,8 @@ impl View {
         self.get_beneath(above, key, at)
     }
 
-    /// Whether a chain of a branch may have a version of the key with this stem as of `at`. Costs a
-    /// probe of a filter for each run, however many chains there are.
+    /// Whether any chain of a branch may have a version of the key with this stem as of `at` (see
+    /// `branch_key`). Costs a probe of a filter for each run, however many chains there are.
     ///
     /// # Errors
     /// As for [`View::get`].
@@ -393,8 +393,8 @@ impl View {
         Ok(found)
     }
 
-    /// The versions of `key` in the current runs, without memtables, which may not be durable:
-    /// whether there is any, and the newest that is not younger than `at`.
+    /// Returns whether the current runs have any version of `key`, and the newest one that is not
+    /// younger than `at`. Memtables are left out, because their versions may not be durable.
     pub(crate) fn in_runs(&self, key: &[u8], at: Glsn) -> Result<(bool, Option<Glsn>)> {
         let mut any = false;
         for run in &self.runs {
@@ -436,10 +436,10 @@ impl View {
 
     /// The youngest version of `key` that is younger than `after`.
     ///
-    /// A deletion that compaction dropped is not found. For the snapshot of an open transaction,
-    /// which is a retained moment, the key had no value then and has none now, because otherwise
-    /// the deletion would hide a version that this moment sees, and would be kept. So no change of
-    /// data that the transaction has read is missed.
+    /// A deletion that compaction dropped is not found. Nevertheless, no change of data that an
+    /// open transaction has read is missed. The transaction's snapshot is a retained moment, and
+    /// compaction keeps a deletion that hides a version which a retained moment sees. So if the
+    /// deletion was dropped, the key had no value in the snapshot, and has none now.
     pub(crate) fn changed(&self, key: &[u8], after: Glsn) -> Result<Option<Glsn>> {
         if self.ranges.newest() > after {
             let deleted_at = self.ranges.newest_over(key, Glsn::MAX);
@@ -464,8 +464,8 @@ impl View {
         Ok(newest)
     }
 
-    /// Some version in a range of keys that is younger than `after`: its key and GLSN. Searches
-    /// only sources with such versions.
+    /// A version younger than `after` in a range of keys, if there is one: its key and GLSN.
+    /// Searches only sources with such versions.
     pub(crate) fn changed_in(
         &self,
         lower: Bound<&[u8]>,
@@ -475,7 +475,7 @@ impl View {
         self.changed_where(lower, upper, after, |_| true)
     }
 
-    /// As [`View::changed_in`], of the keys for which `is_wanted` returns true.
+    /// As [`View::changed_in`], but only for keys for which `is_wanted` returns true.
     pub(crate) fn changed_where(
         &self,
         lower: Bound<&[u8]>,
@@ -523,8 +523,8 @@ impl View {
         Ok(None)
     }
 
-    /// Whether an unflushed source other than `taken`, which a run is replacing, may hold a version
-    /// that a deletion at `glsn` hides.
+    /// Whether a memtable other than `taken`, which a run is replacing, may hold a version that a
+    /// deletion at `glsn` hides.
     pub(crate) fn has_unflushed_before(&self, glsn: Glsn, taken: Option<&Closed>) -> bool {
         let is_taken = |memtable: &Arc<Memtable>| {
             matches!(taken, Some(Closed { content: Content::Memtable(taken), .. })
@@ -533,7 +533,7 @@ impl View {
         self.memtables().any(|memtable| memtable.min_glsn() < glsn && !is_taken(memtable))
     }
 
-    /// Whether a keyspace can be read at a moment from `glsn` on and before `superseded_by`.
+    /// Whether a keyspace can be read at some moment from `glsn` on and before `superseded_by`.
     pub(crate) fn is_seen(&self, keyspace: u32, glsn: Glsn, superseded_by: Glsn) -> bool {
         self.limits.is_seen(keyspace, glsn, superseded_by)
     }

@@ -133,15 +133,16 @@ pub(crate) struct Splitter {
     /// The youngest version that superseded a dropped one since the retained moments were looked
     /// up.
     dropped_by: Glsn,
-    /// The limits of readable GLSNs that follow from the versions dropped before that lookup, and
-    /// from the moved ones.
+    /// The limits of readable GLSNs that follow from the moved versions, and from the versions that
+    /// were dropped before the retained moments were last looked up.
     limits: Limits,
-    /// For a merge of history: why versions were kept.
+    /// For a merge of history: the moments for which versions were kept.
     kept: KeptIn,
 }
 
 impl Splitter {
-    /// A splitter before the first version. `all_history`: a merge of history includes all of it.
+    /// A splitter before the first version. `all_history`: whether a merge of history includes all
+    /// history runs.
     pub(crate) fn new(inputs: Inputs, all_history: bool) -> Self {
         Self {
             inputs,
@@ -317,8 +318,8 @@ impl Splitter {
         Ok(self.keep_in_history(Release::Floor(glsn)))
     }
 
-    /// The disposition of the newest version of its key in the merged history runs. The version
-    /// that superseded it is in the current runs, unless it is itself a moved deletion.
+    /// The disposition of the newest version of its key in the merged history runs. Another
+    /// version, in the current runs, superseded it, unless it is itself a moved deletion.
     fn newest_of_history(
         &mut self,
         version: &Version<'_>,
@@ -330,8 +331,9 @@ impl Splitter {
         }
         let mut release = Release::Floor(retained.floor.next());
         let (any, mut by) = outside.in_runs(version.key, retained.floor)?;
-        // The version that superseded it may be older than the newest one up to the floor: a pin
-        // sees it only if the runs have nothing in between.
+        // `by` is the newest version up to the floor, but an older one may have superseded this
+        // version. Search for it: a pin sees this version only if the current runs have no version
+        // between the two.
         while let Some(superseded_by) = by.filter(|by| *by > glsn) {
             match retained.pin_below(superseded_by).filter(|pinned| *pinned >= glsn) {
                 Some(pinned) => {

@@ -25,9 +25,10 @@ pub(crate) const OUTPUT_CHUNKS: u64 = 6;
 /// A table is cut when its values are in this many blob files, because their list takes memory.
 const BLOBS_MAX: usize = 1024;
 
-/// Maximum number of small tables that are cut so that the values of one table expire in one
-/// keyspace, and the divisor of a table's full size below which a table is small.
+/// Maximum number of small tables that are cut so that the expiring values of a table are in one
+/// keyspace.
 const EXPIRING_SMALL_MAX: usize = 16;
+/// Divisor: such a table is small if it is below this part of a table's full size.
 const EXPIRING_SMALL_PART: u64 = 64;
 
 /// A run that is being written. If it is dropped before it is finished, its files are removed.
@@ -131,8 +132,8 @@ impl Output {
         if is_cut && self.files.may_cut() { self.cut() } else { Ok(()) }
     }
 
-    /// Ends the table before a version that expires if it has expiring values of another keyspace,
-    /// because no merge can determine how many values of such a table it may drop
+    /// Ends the open table before a version that expires if the table has expiring values of
+    /// another keyspace. No merge could determine how many values of such a table it may drop
     /// ([`ExpiryRange`]).
     ///
     /// [`ExpiryRange`]: crate::types::expiry::ExpiryRange

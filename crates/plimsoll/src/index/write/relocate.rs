@@ -198,8 +198,8 @@ impl Relocator {
         self.named = true;
     }
 
-    /// Call once the view has the runs that use the blob file. A sweep may remove it when no run
-    /// uses it any more.
+    /// Call once the view has the runs that use the blob file. A sweep may then remove the blob
+    /// file once no run uses it.
     pub(crate) fn release_to_sweep(&self) {
         if let Some(blob) = self.blob {
             self.log.hand_over_blob(blob);

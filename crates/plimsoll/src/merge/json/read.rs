@@ -9,7 +9,7 @@ const DEPTH_MAX: usize = 128;
 #[derive(Clone, Copy)]
 pub(super) struct Document<'a> {
     pub(super) whole: &'a [u8],
-    /// Its value, without the white space around it.
+    /// The value of the text, without the white space around it.
     pub(super) value: &'a [u8],
     /// The number of fields and elements in it.
     pub(super) elements: u64,
@@ -108,7 +108,7 @@ pub(super) fn list(text: &[u8], open: u8) -> Option<List<'_>> {
 }
 
 /// A digest of a value, the same for equal values. It does not depend on white space, escapes in
-/// strings, and the order of fields.
+/// strings, or the order of fields.
 pub(super) type Digest = [u8; blake3::OUT_LEN];
 
 /// The digests of all values in some texts, so that each value is read once, however deep it is.

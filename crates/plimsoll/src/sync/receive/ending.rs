@@ -127,8 +127,8 @@ impl Receiver {
         self.delete(theirs.name())
     }
 
-    /// Commits the differences between the receiving branch and `theirs`, which is at `state`, with
-    /// the id `tip`.
+    /// Makes the receiving branch equal to `theirs`, which is at `state`, by one commit of their
+    /// differences, and records that commit under the id `tip`.
     fn copy_state(
         &mut self,
         mut target: Line,

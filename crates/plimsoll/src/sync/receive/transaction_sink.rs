@@ -32,10 +32,13 @@ impl TransactionSink {
         Ok(found)
     }
 
-    /// A boundary commit has only puts.
+    /// Fails in a boundary commit, which has only puts.
     fn check_deletion(&self) -> Result<()> {
         match &self.state {
-            Some(_) => Err(Error::corrupt("a state contains a deletion".to_owned())),
+            Some(_) => Err(Error::corrupt(
+                "the state of a boundary commit contains a deletion; verify the store that sent it"
+                    .to_owned(),
+            )),
             None => Ok(()),
         }
     }

@@ -287,7 +287,7 @@ impl Peer for SyncConnection {
         })
     }
 
-    /// A push without commits.
+    /// Pushes no commits. At the end of a push, the server deletes the leftovers.
     fn delete_leftovers(&mut self, branch: &str, tip: CommitId) -> Result<()> {
         let change =
             Move { name: branch, before: Some(tip), last: tip, is_forward: false, boundary: None };

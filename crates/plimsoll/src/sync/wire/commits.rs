@@ -45,8 +45,10 @@ const DELETE: u8 = 3;
 const PUT: u8 = 4;
 const STATE: u8 = 5;
 
-/// The flags of a commit.
+/// Flag of a commit that is the last one, or on the first-parent line of the last one.
 const ON_LINE: u8 = 1;
+
+/// Flag of a boundary commit.
 const BOUNDARY: u8 = 2;
 
 /// The most parents of a commit.
@@ -257,7 +259,7 @@ struct Changes<'a> {
     keyspace: Arc<str>,
     /// The last key of `keyspace`; `None` before its first key.
     key: Option<Vec<u8>>,
-    /// The other keyspaces with keys.
+    /// The earlier keyspaces with keys.
     done: BTreeSet<Arc<str>>,
     ranges: Vec<DeletedRange>,
     value: Vec<u8>,

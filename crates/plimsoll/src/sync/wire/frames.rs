@@ -37,6 +37,8 @@ const WINDOW_BYTES: u64 = 4 << 20;
 /// While a long message is received, at most this many `Alive` frames are sent per
 /// [`ALIVE_PER_BYTES`] of it, so that the unread ones fit into the 4 KiB that a transport buffers.
 const ALIVE_UNREAD_MAX: u32 = 64;
+
+/// See [`ALIVE_UNREAD_MAX`].
 const ALIVE_PER_BYTES: u64 = 2 * WINDOW_BYTES;
 
 const SEED: u64 = 0x7379_6e63_2066_726d;
@@ -123,8 +125,9 @@ pub(super) struct Sender {
     writer: Box<dyn Write + Send>,
     role: Role,
     number: u64,
-    /// The number of `Alive` frames that may still be sent; `None`: any. While the other side sends
-    /// a long message, it may not read, and a write that waits for it would stop the transfer.
+    /// How many more `Alive` frames may be sent; `None`: any number. Limited while the other side
+    /// sends a long message: it might not be reading then, and a write that waits for it would stop
+    /// the transfer.
     alive_left: Option<u32>,
 }
 
@@ -436,7 +439,7 @@ impl Input {
         *received += self.buffer.len() as u64;
         if *received - *last >= REPORT_EVERY {
             let mut sender = lock(sender);
-            // The other side has read what was sent two windows ago.
+            // The other side has read what was sent two windows ago, so more may be sent.
             if *received / ALIVE_PER_BYTES != *last / ALIVE_PER_BYTES {
                 sender.alive_left = Some(ALIVE_UNREAD_MAX);
             }

@@ -63,7 +63,7 @@ impl RunWriter {
         swap(&mut self.lock().rows, rows);
         if self.has_threads {
             let runs = Arc::clone(&self.runs);
-            // Without a thread, write the rows here.
+            // If no thread can be started, the rows are written below.
             self.thread = spawn("plimsoll-load", move || lock(&runs).write()).ok();
         }
         if self.thread.is_none() {

@@ -16,7 +16,8 @@ pub(super) struct Body {
     pub(super) head: Vec<u8>,
     /// Number of operations.
     pub(super) count: u64,
-    /// Everything after the head except values that remain in the write set's buffer.
+    /// Everything after the head except values that remain in the write set's buffer and long
+    /// values computed by updates.
     pub(super) small: Buffer,
     /// The parts after the head, in order.
     pub(super) parts: Vec<Part>,

@@ -49,7 +49,8 @@ fn changed_on_main(
 }
 
 /// As [`validate`], of a transaction on a branch. Among the versions on branches, only those of its
-/// own chain count, because the states of its ancestors and of main before its forks do not change.
+/// own chain count, because the states that the branch sees of its ancestors and of main are those
+/// at its forks, which do not change.
 pub(super) fn validate_on_branch(
     view: &View,
     reads: &ReadSet,

@@ -87,7 +87,7 @@ impl Iterator for Range<'_> {
     }
 }
 
-/// `next_back` returns the last key that no call has returned yet, in a reversed range the first.
+/// `next_back` returns the last key that no call has returned yet; in a reversed range, the first.
 /// The other end takes as much memory as a second iterator.
 impl DoubleEndedIterator for Range<'_> {
     fn next_back(&mut self) -> Option<Self::Item> {

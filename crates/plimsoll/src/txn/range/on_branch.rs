@@ -1,5 +1,5 @@
-//! Iterations on a branch: the versions of the group, main at the fork, and a transaction's own
-//! writes, merged by the user's keys.
+//! Iterations on a branch: the versions of the branch's group (`types::branches`), main at the
+//! fork, and a transaction's own writes, merged by the user's keys.
 //!
 //! Only the group's version that the branch's lineage selects is used. Versions of other chains are
 //! stepped over, or skipped by a seek if there are several in a row.
@@ -32,9 +32,10 @@ use crate::types::version::{Stored, Version};
 /// After this many versions of other chains in a row, the iterator seeks.
 const STEPS_MAX: u32 = 4;
 
-/// Maximum number of versions that are read at once, and the size at which a batch ends. Each batch
-/// is larger than the one before.
+/// Maximum number of versions that are read at once. Each batch is larger than the one before.
 const BATCH_MAX: usize = 16;
+
+/// The size at which a batch ends.
 const BATCH_BYTES_MAX: usize = 2 << 10;
 
 /// The state of an iterator on a branch.
@@ -107,12 +108,12 @@ struct Feed {
 /// The group's version that the branch's lineage selects.
 struct Side {
     feed: Feed,
-    /// The next key of main's form, and the version that decides it.
+    /// The next key, in the form of main's index keys, and the version that decides its value.
     next: Option<(Vec<u8>, Found)>,
     /// The stem of the last key.
     stem: Vec<u8>,
-    /// The number of the next chain of the lineage that may decide this key; the number of chains
-    /// if it is decided (forward only).
+    /// The place in the lineage of the next chain that may decide this key; the number of chains if
+    /// the key is decided (forward only).
     wanted: usize,
     /// The number of versions in a row that were stepped over.
     steps: u32,
@@ -161,8 +162,8 @@ impl Feed {
         })
     }
 
-    /// Reads a batch of versions, unless there are some. The contents of those for which
-    /// `is_wanted` returns false are not copied. Returns whether there is a next version.
+    /// Reads a batch of versions, unless some of the last batch are left. The contents of those for
+    /// which `is_wanted` returns false are not copied. Returns whether there is a next version.
     fn fill(&mut self, committer: &Committer, is_wanted: impl Fn(&[u8]) -> bool) -> Result<bool> {
         if !self.ahead.is_empty() || self.is_done {
             return Ok(!self.ahead.is_empty());
@@ -182,7 +183,8 @@ impl Feed {
             Ok(())
         });
         match read {
-            // Rows read before it are returned first; the next batch meets the error again.
+            // Versions read before the error are returned first; the next batch meets the error
+            // again.
             Err(error) if ahead.is_empty() => Err(error),
             _ => Ok(!ahead.is_empty()),
         }
@@ -286,7 +288,7 @@ impl Side {
             let key = &self.feed.next().expect("it was filled").key;
             self.stem.clear();
             self.stem.extend_from_slice(branch_key::split(key).0);
-            // The oldest chain comes first, the last one of the lineage decides.
+            // The oldest chain comes first, so the last chain that is in the lineage decides.
             let (mut best, mut steps) = (None, 0);
             while self.feed.fill(committer, is_wanted)? {
                 let found = self.feed.next().expect("it was filled");
@@ -337,7 +339,7 @@ fn version_at(view: &Arc<View>, key: &[u8], at: Glsn) -> Result<Option<Found>> {
     Ok(Some(Found { key, glsn: hit.glsn(), encoded, view, at }))
 }
 
-/// The version, up to `limit`, of the key that was found.
+/// The newest version up to `limit` of the key that was found.
 fn up_to(committer: &Committer, found: Found, limit: Glsn) -> Result<Option<Found>> {
     if found.glsn <= limit {
         return Ok(Some(found));
@@ -367,7 +369,7 @@ impl<'t> OnBranch<'t> {
         self.sources = None;
     }
 
-    /// Records that the branch's keys from `first` to `last` were read, which are in main's form.
+    /// Records that the branch's keys from `first` to `last`, both in main's form, were read.
     pub(super) fn note_reads(&self, reads: &Mutex<ReadSet>, first: &[u8], last: Bound<&[u8]>) {
         let main = Bound::Included(first);
         let group = self.lens.ancestry().group;

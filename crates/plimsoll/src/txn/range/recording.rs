@@ -11,7 +11,7 @@ use crate::index::sources::view::Direction;
 use crate::txn::read_set::ReadSet;
 
 /// An iterator looks a gap up each time it has stepped over this many own deletions, and adds a gap
-/// of at least this many.
+/// only if it has at least this many.
 pub(super) const DEAD_FOR_A_GAP: u64 = 8;
 
 impl Range<'_> {

@@ -39,7 +39,7 @@ impl When<'_> {
 pub(super) struct RangeState<'t> {
     /// The iterator over the committed versions.
     pub(super) base: IteratorHandle<Visible>,
-    /// The last key of the base, if it differs from the range's.
+    /// The last key of the base, if it differs from the last key of the range.
     pub(super) base_key: Vec<u8>,
     /// A base version that was found but is returned later, because it is after the next own write
     /// or after rows read ahead.
@@ -94,7 +94,7 @@ pub(super) struct Waiting {
     pub(super) view: Weak<View>,
 }
 
-/// Begins a transaction's own writes in a span.
+/// An iterator over a transaction's own writes in a span, on the first one.
 pub(super) fn begin_own<'t>(
     set: (&'t WriteSet, &UpdatedKeys),
     direction: Direction,
@@ -103,7 +103,7 @@ pub(super) fn begin_own<'t>(
     let from = match (direction, span.lower(), span.upper()) {
         (Direction::Forward, Bound::Included(key) | Bound::Excluded(key), _) => Some(key),
         (Direction::Backward, _, Bound::Excluded(key)) => Some(key),
-        // Begin at the end of the keyspace: `skip_before_span` skips keys beyond the span.
+        // A backward iterator begins before the given key, so give it the successor of `key`.
         (Direction::Backward, _, Bound::Included(key)) => {
             let own = OwnWrites::new(set, direction, Some(&[key, &[0][..]].concat()))?;
             return skip_before_span(own, direction, span);
@@ -113,7 +113,7 @@ pub(super) fn begin_own<'t>(
     skip_before_span(OwnWrites::new(set, direction, from)?, direction, span)
 }
 
-/// Skips keys before the beginning of the span (an excluded first key).
+/// Skips keys that come before the span in the iterator's direction, such as an excluded first key.
 fn skip_before_span<'t>(
     mut own: OwnWrites<'t>,
     direction: Direction,

@@ -125,7 +125,8 @@ impl<'r, 't> Visit<'r, 't> {
                 }
                 Ok(Left::Early) => {}
                 Ok(Left::Failed(error)) => return Err(error),
-                // The memory charged for the previous cursors may have been taken since.
+                // If the view was exchanged meanwhile, its files may be gone: go on in the newer
+                // view.
                 Err(error) => {
                     let view = view.as_ref().map_or_else(Weak::new, Arc::downgrade);
                     drop(self.range.reader().newer_view(&view).ok_or(error)?);

@@ -1,5 +1,5 @@
-//! Calls of the order: repeated while it is unavailable, until a deadline, and until an append that
-//! is in doubt is resolved.
+//! Calls of the order. A call is repeated while the order is unavailable, until a deadline. An
+//! append in doubt is repeated until the doubt is resolved, or until a deadline.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,12 +13,14 @@ use crate::types::error::{Error, Result};
 use crate::types::lock::lock;
 use crate::types::times::of_micros;
 
-/// The pauses between two tries.
+/// The first pause between two tries; each further one is twice as long.
 const PAUSE: Duration = Duration::from_millis(1);
+
+/// The longest pause between two tries.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// How often a damaged batch is read before it is refused, because the damage may be that of a
-/// connection.
+/// How often a damaged batch is read before it is refused, because the damage may have occurred on
+/// a connection.
 const READS: u32 = 3;
 
 /// The order, as a replica calls it.
@@ -95,7 +97,8 @@ impl Access {
         if deadline.is_renewed { self.walk_deadline() } else { deadline }
     }
 
-    /// Whether a walk with this deadline, which has applied a batch, goes no further.
+    /// Whether a walk that has just applied a batch must stop: its deadline has passed, and is not
+    /// renewed. A walk with [`Deadline::PASSED`] goes on.
     pub(crate) fn ends_walk(&self, deadline: Deadline) -> bool {
         !deadline.is_renewed && deadline != Deadline::PASSED && self.has_passed(deadline)
     }
@@ -147,12 +150,11 @@ impl Access {
             OrderError::Unavailable(cause) | OrderError::InDoubt(cause) => self.unavailable(cause),
             OrderError::Trimmed { first } => Error::Behind {
                 cause: format!(
-                    "the order was trimmed and now begins at position {first}, but this store \
-                     needs position {position}; close the store and open it again as a member of \
-                     its cluster, which restores it unless a heal of the cluster is unfinished \
-                     (`plimsoll cluster status` says so: finish it first), or make this replica \
-                     anew from a copy of \
-                     another one"
+                    "the order was trimmed: it begins at position {first}, and this store needs \
+                     position {position}. Close the store. A member of a cluster is restored \
+                     when it is opened again as one (if `plimsoll cluster status` shows an \
+                     unfinished heal, finish that first); make any other replica anew from a \
+                     copy of another one"
                 ),
             },
             OrderError::Corrupt(what) if position == 0 => {
@@ -245,7 +247,7 @@ impl Access {
             };
             if !in_doubt && matches!(error, OrderError::InDoubt(_)) {
                 in_doubt = true;
-                // Resolving the doubt has time of its own, even if the commit has waited for long.
+                // Resolving the doubt gets time of its own, even if the commit has waited for long.
                 let least = u64::try_from(self.timeout.as_nanos() / 4).unwrap_or(u64::MAX);
                 let until = self.clock.monotonic_nanos().saturating_add(least);
                 pauses.deadline_nanos = pauses.deadline_nanos.max(until);

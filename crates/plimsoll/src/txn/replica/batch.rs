@@ -31,10 +31,11 @@ const VERSION: u32 = 1;
 const HEAD_BYTES: usize = 112;
 const HASH_BYTES: usize = 32;
 
-/// A batch is closed before it has more bytes, unless it has only one record.
+/// A batch of several records is closed before it is longer than this, in bytes.
 pub(crate) const FULL_BYTES: usize = 1 << 20;
 
-/// The most bytes of a batch. A record is at most as long as that of the log, with its blobs.
+/// The most bytes of a batch. One record of the greatest length that a log accepts, with its
+/// references to blobs, fits.
 pub(crate) const MAX_BYTES: usize = 4 << 20;
 
 /// The BLAKE3 hash of a batch or of a blob's file.
@@ -70,11 +71,11 @@ pub(crate) struct Head {
 /// Why bytes are not used as the batch at a position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// They are damaged; another read may return others.
+    /// The bytes are damaged; another read may return sound ones.
     Damaged(&'static str),
-    /// They are a batch of another order, or of another history.
+    /// The bytes are a batch of another order, or of another history.
     Forked(String),
-    /// A newer version wrote them.
+    /// A newer version of Plimsoll wrote the bytes.
     Newer(u32),
 }
 
@@ -136,7 +137,7 @@ impl Batch {
         Ok(Self { head, hash, bytes })
     }
 
-    /// Its length.
+    /// The length of the batch in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.len()
     }

@@ -1,8 +1,8 @@
 //! Blob files of a replica's records: stored in the order before the batch that names them is
-//! appended, and copied from it before that batch is applied elsewhere.
+//! appended, and copied from the order before another replica applies that batch.
 //!
-//! Invariant: a record is written to the local log only when its blob files are here, and have the
-//! hashes that its batch states.
+//! Invariant: a record is written to the local log only when its blob files are on this disk, and
+//! have the hashes that its batch states.
 
 use std::io::{self, Read};
 use std::sync::atomic::Ordering;
@@ -38,7 +38,7 @@ impl<R: Read> Read for Hashing<R> {
 pub(super) struct StoredBlobs {
     ids: Vec<BlobId>,
     pub(super) hashes: Vec<Hash>,
-    /// The place before they were stored.
+    /// The position of this replica in the order before the files were stored.
     position: u64,
 }
 
@@ -52,8 +52,9 @@ impl Replica {
         Ok(StoredBlobs { ids, hashes, position })
     }
 
-    /// Whether files of the same names may have replaced those of a commit: if the disk of this
-    /// replica was set back, batches of an earlier opening follow, whose files have the same ids.
+    /// Whether files of the same names may have replaced those of a commit. This happens if the
+    /// disk of this replica was set back: the order then has batches of an earlier opening that the
+    /// disk has lost, and the blob files of those batches have the same ids.
     pub(super) fn may_be_replaced(&self, blobs: &StoredBlobs) -> bool {
         !blobs.ids.is_empty() && self.own_elsewhere.load(Ordering::Acquire) > blobs.position
     }
@@ -61,7 +62,7 @@ impl Replica {
     /// Fails if the files of a commit may have been replaced.
     ///
     /// # Errors
-    /// [`Error::Unavailable`]. Another try gets other names.
+    /// [`Error::Unavailable`]. If the commit is tried again, its files get other names.
     pub(super) fn check_stored(&self, blobs: &StoredBlobs) -> Result<()> {
         match blobs.ids.first().filter(|_| self.may_be_replaced(blobs)) {
             Some(id) => Err(self.access.replaced(*id)),
@@ -108,12 +109,13 @@ impl Replica {
         deadline: Deadline,
     ) -> Result<()> {
         let (log, id) = (&self.applier.log, named.blob.id);
-        // No sweep removes it until its record is in the log.
+        // No sweep removes the file until its record is in the log.
         log.expect_blob(id);
         match self.hash_of_file(id) {
-            // It may have been left unsynced.
+            // The file is here already, but may have been left unsynced.
             Ok(hash) if hash == named.hash => return log.sync_blob(id).lift(),
-            // It was left by a process that was killed, unless something here names it.
+            // A file with other contents was left by a process that was killed, unless a record or
+            // a run of this store names it.
             Ok(_) | Err(Error::Corrupt { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -148,7 +150,7 @@ impl Replica {
         })?;
         if *bytes.hasher.finalize().as_bytes() != named.hash {
             log.discard_blob(id).lift()?;
-            return Err(damaged("is another one"));
+            return Err(damaged("does not have the hash that the batch states"));
         }
         Ok(())
     }

@@ -1,12 +1,13 @@
 //! Commits that are appended to the order together.
 //!
-//! A commit enters, and joins the open batch under the commit lock. The first one of a batch closes
-//! it once no other commit is about to join, or it is full, and appends it without the commit lock.
-//! Commits that come meanwhile wait, and form the next batch.
+//! A commit first enters the group, then joins the open batch under the commit lock. The first
+//! commit of a batch is its leader: it closes the batch once no other commit is about to join or
+//! the batch is full, and appends the batch without the commit lock. Commits that come meanwhile
+//! wait, and form the next batch.
 //!
 //! Invariant: the commits of a batch are checked against the same state, and none of them depends
-//! on one before it in the batch, so that they are serializable in their order. A commit that would
-//! waits for the next batch.
+//! on one before it in the batch, so that they are serializable in their order. A commit that
+//! depends on one in the batch waits for the next batch.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -22,9 +23,9 @@ use crate::types::lock::lock;
 /// The result of a batch, for each commit in it.
 #[derive(Clone, Debug)]
 pub(crate) enum Outcome {
-    /// It is in the order and applied.
+    /// The batch is in the order and applied.
     Done,
-    /// It is not in the order: another batch came first.
+    /// The batch is not in the order, because another one came first.
     Again,
     Failed(Error),
 }
@@ -43,7 +44,7 @@ impl Slot {
         known.unwrap_or_else(PoisonError::into_inner).clone().expect("it is known")
     }
 
-    /// Sets the outcome, unless it is set.
+    /// Sets the outcome, unless it is set already.
     fn set(&self, outcome: Outcome) {
         lock(&self.outcome).get_or_insert(outcome);
         self.known.notify_all();
@@ -59,7 +60,7 @@ pub(crate) struct OpenBatch {
     pub(crate) written: BTreeSet<Vec<u8>>,
     /// The time of its last record.
     pub(crate) last_micros: u64,
-    /// Whether no other commit joins.
+    /// Whether no further commit may join.
     pub(crate) is_closed: bool,
     /// The earliest deadline of its commits.
     pub(crate) deadline: Deadline,
@@ -101,7 +102,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Whether no commit has its time and is not in the log yet.
+    /// Whether each commit that has been given a time is in the log.
     pub(crate) fn is_idle(&self) -> bool {
         !self.is_sending && self.open.is_none()
     }
@@ -141,11 +142,11 @@ impl Group {
         entered
     }
 
-    /// Closes the open batch, which the caller has begun, once as many commits have joined or left
-    /// as are about to join now.
+    /// Closes the open batch, which the caller has begun, once it is full, or once as many commits
+    /// have joined or left as are about to join now.
     pub(crate) fn close(&self) -> Sending<'_> {
         let state = self.state();
-        // Those that come later do not keep it open.
+        // Commits that enter later do not keep the batch open.
         let last = state.entered + state.entering;
         let is_joined = |state: &mut State| {
             state.entering > 0
@@ -160,7 +161,7 @@ impl Group {
         Sending { group: self, batch: Some(batch), slot }
     }
 
-    /// Lets the leader see that its batch is full.
+    /// Wakes the leader, so that it sees that its batch is full.
     pub(crate) fn notify(&self) {
         self.changed.notify_all();
     }

@@ -56,8 +56,8 @@ impl Joining {
         Ok(Some(Self { access, file, place, nonce }))
     }
 
-    /// The id of the log of a store that is created: that of the order, which begins with it if it
-    /// is empty.
+    /// The id of the log of a store that is being created: the id of the order. If the order is
+    /// empty, it begins with a new id.
     pub(crate) fn id_of_new_log(&self) -> Result<u128> {
         let begin = self.first_batch(entropy()?, Glsn::FIRST, 0)?;
         match begin {
@@ -72,7 +72,7 @@ impl Joining {
     }
 
     /// The batch at position 1. If the order is empty, it begins with the store that these
-    /// arguments describe. `None` if it is trimmed.
+    /// arguments describe. `None` if position 1 was trimmed.
     fn first_batch(&self, order_id: u128, first: Glsn, chain: u64) -> Result<Option<Batch>> {
         let (position, previous, nonce) = (BEGIN, [0; 32], self.nonce);
         let (replica, replicas, count) = (0, 0, 0);
@@ -144,7 +144,7 @@ impl Joining {
     fn place_in_trimmed(&self, log: &FileLog) -> Result<Place> {
         let first = match self.access.order.read(BEGIN) {
             Err(OrderError::Trimmed { first }) => first,
-            // It is not available now.
+            // The order cannot be read now.
             Err(error) => return Err(self.access.error(error, BEGIN)),
             Ok(_) => return Err(self.access.error(OrderError::Trimmed { first: 0 }, BEGIN)),
         };
@@ -171,7 +171,7 @@ impl Joining {
         Ok(Place { order_id, position, hash, glsn, chain: 0, replica: 0, replicas })
     }
 
-    /// The replica of an open store, to whose parts batches are applied.
+    /// The replica of an open store. `applier` applies batches to the parts of the store.
     pub(crate) fn end(self, options: &Options, applier: Applier) -> Result<Replica> {
         let log = &applier.log;
         let place = match self.place {
@@ -239,7 +239,8 @@ fn check_place(log: &FileLog, place: &Place) -> Result<()> {
 }
 
 impl Replica {
-    /// Reads the order for the first time. A store that becomes a replica must reach its end.
+    /// Reads the order for the first time. A store that becomes a replica must reach the end of the
+    /// order.
     pub(crate) fn start(&self) -> Result<()> {
         if lock(&self.place).replica == 0 {
             self.claim_number()?;

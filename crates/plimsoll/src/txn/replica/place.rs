@@ -27,7 +27,7 @@ pub(crate) struct Place {
     pub(crate) position: u64,
     /// The hash of the batch there.
     pub(crate) hash: Hash,
-    /// The last entry of that batch, or of one before it.
+    /// The GLSN of the last entry up to and including that batch, which may have none.
     pub(crate) glsn: Glsn,
     /// The chain hash of the log there; 0 if it is not known.
     pub(crate) chain: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Contents {
     place: Place,
-    /// The file itself, so that a copy of it is recognized; `None` if the disk cannot tell.
+    /// The identity of the file, so that a copy of it is recognized; `None` if the disk has none.
     file: Option<FileId>,
 }
 
@@ -69,7 +69,7 @@ impl Contents {
         let body = bytes.len().checked_sub(32).map(|len| &bytes[..len])?;
         let mut reader = Reader::new(body);
         reader.take(8).filter(|magic| *magic == MAGIC)?;
-        // Another version may have another checksum.
+        // Check the version first: another version may have another checksum.
         let version = reader.u32()?;
         if version != VERSION {
             return Some(Err(Error::format(format!(
@@ -116,7 +116,8 @@ impl PlaceFile {
     }
 
     /// The recorded place; `None` if the store is not a replica yet. If the file is a copy, because
-    /// the whole folder was copied, the place has no number of a replica: the original has it.
+    /// the whole folder was copied, the place has no replica number, because the original has that
+    /// number.
     ///
     /// # Errors
     /// The disk, or damage.

@@ -9,7 +9,7 @@ use crate::txn::replica::place::{Place, PlaceFile};
 use crate::types::error::{Lift, Result};
 use crate::types::lock::lock;
 
-/// The file of the place, and what it has.
+/// The file of the place, and the place that it has.
 pub(super) struct Saving {
     file: PlaceFile,
     state: Mutex<State>,
@@ -17,7 +17,7 @@ pub(super) struct Saving {
 
 struct State {
     saved: Option<Place>,
-    /// An earlier place, up to which the log was not durable yet.
+    /// An earlier place that was not recorded, because the log was not durable up to it yet.
     waiting: Option<Place>,
 }
 
@@ -28,7 +28,8 @@ impl Saving {
 }
 
 impl Replica {
-    /// Records the place up to which the log is durable; `syncs`: makes it durable before.
+    /// Records a place up to which the log is durable. `syncs`: first makes the log durable up to
+    /// the current place.
     pub(crate) fn save_place(&self, syncs: bool) -> Result<()> {
         let mut state = lock(&self.saving.state);
         let place = *lock(&self.place);

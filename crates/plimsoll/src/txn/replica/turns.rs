@@ -1,18 +1,20 @@
-//! When a replica lets others append: it could append again before another replica has read its
-//! last batch, and one whose appends take longer would always be too late.
+//! When a replica lets others append. Without pauses, a replica could append again before the
+//! others have read its last batch, and a replica whose appends take longer would always be too
+//! late.
 //!
 //! 1. After each batch of its own, a replica pauses for twice the time of an append while others
 //!    append, too.
-//! 2. A batch tells how long an append of its replica takes. If another one needs more than twice
-//!    as long as this one, this one leaves a window before each [`SLOW_EVERY`]th position, in which
-//!    an append of the other is in time.
-//! 3. A replica that has lost all races is not known. Therefore all replicas that append leave a
-//!    window before each [`RARE_EVERY`]th position, except those that have lost [`LOSSES`] races in
-//!    a row; the rarer the position, the longer. A replica that appends alone leaves one from time
-//!    to time.
+//! 2. A batch states how long an append of its replica takes. If the appends of another replica
+//!    take more than twice as long as its own, a replica leaves a window (a longer pause) before
+//!    each [`SLOW_EVERY`]th position, in which an append of the other replica is in time.
+//! 3. A replica that has lost all races has no batch in the order, so the others do not know it.
+//!    Therefore all replicas that append leave a window before each [`RARE_EVERY`]th position,
+//!    except those that have lost [`LOSSES`] races in a row. The more powers of two divide the
+//!    position, the longer is the window. A replica that appends alone leaves a window from time to
+//!    time.
 //!
-//! Each pause is limited, so that it costs time only; and time in which no replica has appended
-//! counts as a part of it.
+//! Each pause is limited, so that a needless one costs only time. Time in which no replica has
+//! appended counts as a part of the pause.
 
 /// After a batch of another replica, the order counts as contended for this many nanoseconds.
 const CONTENDED_NANOS: u64 = 5_000_000_000;
@@ -23,26 +25,31 @@ const PAUSE_NANOS_MAX: u64 = 1_000_000_000;
 /// The shortest time between two checks within a pause, in nanoseconds.
 const STEP_NANOS_MIN: u64 = 1_000_000;
 
-/// Positions between two windows for a replica whose appends take long, and between two for one
-/// that is not known. Powers of two.
+/// Positions between two windows for a replica whose appends take long. A power of two.
 const SLOW_EVERY: u64 = 16;
+
+/// Positions between two windows for a replica that is not known. A power of two.
 const RARE_EVERY: u64 = 64;
 
-/// A window, in appends of the replica whose appends take longest: it has to read the batches
-/// before the window first.
+/// The length of a window for a replica whose appends take long, in appends of the slowest replica.
+/// That replica first has to read the batches before the window.
 const SLOW_APPENDS: u64 = 4;
 
-/// The least window for a replica that is not known, in appends of the one that pauses.
+/// The length of the shortest window for a replica that is not known, in appends of the replica
+/// that pauses.
 const RARE_APPENDS: u64 = 16;
 
 /// A replica that has lost this many races in a row leaves no window to unknown replicas.
 const LOSSES: u32 = 8;
 
-/// A replica that appends alone pauses after every [`ALONE_EVERY`] of its batches, so that another
-/// one with equally fast appends can begin. The pause lasts for [`ALONE_APPENDS`] appends. At most
-/// once in [`ALONE_NANOS`] nanoseconds, it is a window for an unknown replica.
+/// A replica that appends alone pauses after this many of its batches, so that another one with
+/// equally fast appends can begin.
 const ALONE_EVERY: u32 = 48;
+
+/// The length of that pause, in appends.
 const ALONE_APPENDS: u64 = 3;
+
+/// At most once in this many nanoseconds, that pause is a window for an unknown replica instead.
 const ALONE_NANOS: u64 = 5_000_000_000;
 
 /// The recent batches of all replicas. Times are nanoseconds of the monotonic clock.
@@ -60,16 +67,16 @@ pub(super) struct Turns {
     own_nanos: Option<u64>,
     /// The longest time of an append that a batch has stated, and when a batch last did so.
     slowest: Option<(u64, u64)>,
-    /// The number of windows that this replica has left while it appended alone, and the time of
-    /// the last one.
+    /// The number of windows that this replica has left while it appended alone.
     windows: u64,
+    /// The time of the last such window.
     window_nanos: u64,
 }
 
 /// A pause before an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pause {
-    /// Its end.
+    /// When the pause ends, in nanoseconds of the monotonic clock.
     pub(super) until: u64,
     /// Nanoseconds between two checks whether another replica has appended.
     pub(super) step: u64,
@@ -92,7 +99,8 @@ impl Turns {
         self.losses = self.losses.saturating_add(1);
     }
 
-    /// A batch of this replica was appended. Returns the microseconds of an append.
+    /// Notes a batch of this replica, whose append took from `begun` to `now`. Returns the average
+    /// time of an append in microseconds.
     pub(super) fn note_own(&mut self, begun: u64, now: u64) -> u32 {
         let nanos = now.saturating_sub(begun);
         // The first value counts as a whole.

@@ -1,7 +1,7 @@
 //! The walk through the order: batches are read, checked against the place, and applied.
 //!
 //! Invariant: a batch is applied only if it follows the place by position, hash and GLSN. Records
-//! that the local log has already are compared with it.
+//! that the local log has already are compared with those of the batch.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -24,10 +24,10 @@ use crate::types::lock::{lock, try_lock};
 /// The state of the walk.
 #[derive(Debug, Default)]
 pub(super) struct Walk {
-    /// Whether the order was found to have the batch at the place, since it was last unavailable.
+    /// Whether the order was found to have the batch at this replica's place since the last error.
     is_trusted: bool,
-    /// Why the order is not used any more: it is another one, or a batch of this replica could not
-    /// be applied.
+    /// Why the order is not used any more: it is the order of another store or history, or a batch
+    /// of this replica could not be applied.
     stopped: Option<Error>,
     turns: Turns,
 }
@@ -37,7 +37,7 @@ pub(super) struct Walk {
 pub(super) enum Blobs {
     /// This replica has just written them.
     Here,
-    /// In the order, for which this waits until the deadline if it is unavailable.
+    /// In the order. If it is unavailable, the replica waits for it until the deadline.
     Elsewhere(Deadline),
 }
 
@@ -70,7 +70,8 @@ fn follows(place: &Place, head: &Head, next: Glsn, end_chain: u64) -> Result<(),
 }
 
 impl Replica {
-    /// Remembers that the order is not that of this store.
+    /// Returns `done`. If it is an error, records it in the walk: after a fork, the order is not
+    /// used any more; after another error, it is not trusted.
     fn noting_fork<T>(walk: &mut Walk, done: Result<T>) -> Result<T> {
         match done {
             Err(error @ Error::Forked { .. }) => {
@@ -85,7 +86,8 @@ impl Replica {
         }
     }
 
-    /// Checks that the order still has the batch at the place, before something follows it.
+    /// Checks that the order still has the batch at this replica's place, before later batches are
+    /// read or appended.
     pub(super) fn check_order(&self, walk: &mut Walk, deadline: Deadline) -> Result<()> {
         if let Some(error) = &walk.stopped {
             return Err(error.clone());
@@ -102,7 +104,7 @@ impl Replica {
     fn check_place(&self, deadline: Deadline) -> Result<()> {
         let place = *lock(&self.place);
         let found = match self.access.read(place.position, deadline) {
-            // The order is trimmed there.
+            // The order is trimmed there, so there is nothing to compare.
             Err(Error::Behind { .. }) => return Ok(()),
             found => found?,
         };
@@ -114,7 +116,7 @@ impl Replica {
         Err(Refusal::Forked(format!("it is {what}")).at(place.position))
     }
 
-    /// Applies all batches that follow.
+    /// Applies all batches that follow the place.
     pub(super) fn catch_up_by(&self, walk: &mut Walk, deadline: Deadline) -> Result<()> {
         self.check_order(walk, deadline)?;
         let done = self.walk_to_end(walk, deadline);
@@ -219,8 +221,8 @@ impl Replica {
             );
             walk.stopped.get_or_insert_with(|| Error::Poisoned {
                 cause: format!(
-                    "nothing was made: this replica could not apply an earlier commit of its own, \
-                     which is batch {position} of the order: {error}"
+                    "the commit was not made, because this replica could not apply an earlier \
+                     commit of its own, which is batch {position} of the order: {error}"
                 ),
             });
             Error::Poisoned { cause }
@@ -299,7 +301,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Appends a record to the local log, or compares it with that of the log.
+    /// Appends a record to the local log. If the log has a record there, compares the two.
     fn write_record(&self, position: u64, record: &Record<'_>) -> Result<()> {
         let forked = |what: &str| Refusal::Forked(what.to_owned()).at(position);
         let next = self.applier.log.bounds().next;
@@ -352,8 +354,8 @@ impl Replica {
         Ok(is_equal)
     }
 
-    /// Gets a number for this replica, which no other one has: the first part of the ids of its
-    /// blob files.
+    /// Gets a number for this replica, which no other replica has. The ids of its blob files begin
+    /// with this number.
     pub(super) fn claim_number(&self) -> Result<()> {
         let walk = &mut *lock(&self.walk);
         let (begun_micros, mut losses) = (self.access.clock.wall_micros(), 0);
@@ -383,8 +385,8 @@ impl Replica {
         }
     }
 
-    /// Applies what follows, if no other thread does, without waiting for the order; records the
-    /// place if it `saves`. Returns whether it applied something.
+    /// Applies the batches that follow the place, unless another thread does so. Does not wait for
+    /// the order. `saves`: also records the place. Returns whether it applied something.
     pub(crate) fn step(&self, saves: bool) -> Result<bool> {
         let Some(mut walk) = try_lock(&self.walk) else { return Ok(false) };
         // After the store is closed, another process may own the folder.

@@ -29,10 +29,11 @@ use crate::txn::shared::blindness::Blindness;
 use crate::txn::shared::follower::{FEW, Follower};
 use crate::types::error::{Lift, Result};
 
-/// A member leaves at most this many bytes of the log unapplied, and at most this many memtables'
-/// worth, because the keeper's memtables may hold that much that is not in the runs yet. The part
-/// that the runs have is skipped.
+/// A member leaves at most this many bytes of the log unapplied.
 const LEFT_BYTES_MAX: u64 = 16 << 20;
+
+/// A member leaves at most this many memtables' worth of the log unapplied. The keeper's memtables
+/// may hold that much that is not in the runs yet; the part that is in the runs is skipped.
 const LEFT_MEMTABLES: u64 = 2;
 
 /// The keeper has to apply every entry and leaves at most this many unapplied, because applying
@@ -104,8 +105,8 @@ impl BlindCommits {
     }
 
     /// Takes the turn for a blind commit that is left in the log. `None` if the commit must be
-    /// applied: if this process reads, too much of the log is unapplied, or a change of keyspaces
-    /// is unapplied.
+    /// applied, because this process reads, too much of the log is unapplied, or a change of
+    /// keyspaces is unapplied.
     fn turn(&self) -> Result<Option<Turn<'_>>> {
         let follower = &*self.follower;
         let is_blind = self.blindness.is_blind();
@@ -212,8 +213,8 @@ impl BlindCommits {
     }
 
     /// Applies everything readable in any process, so that other members need not retain the log
-    /// for this one. A process that does not read only follows the log. It skips the records that
-    /// are already in the runs instead of applying them.
+    /// for this one. A process that only writes need not apply them: it reads the log, and skips
+    /// the records that are already in the runs.
     pub(crate) fn apply_while_blind(&self, now_nanos: u64) -> Result<()> {
         let follower = &*self.follower;
         let is_blind = self.blindness.is_blind()
@@ -233,7 +234,7 @@ impl BlindCommits {
             || follower.index.env.context.row_cache.is_empty();
         if is_unread && follower.index.runs.checkpoint().glsn > follower.sequencer.applied() {
             let lock = follower.sequencer.lock()?;
-            // A read may have applied it in the meantime.
+            // A read may have applied the commits up to the checkpoint in the meantime.
             follower.skip_to_checkpoint(&lock);
             follower.load_own_records()?;
         }

@@ -1,6 +1,6 @@
-//! Follows the commits of other members: they are applied to this process's index before it reads a
-//! snapshot that includes them, and before it orders a commit of its own that has read something
-//! ([`crate::txn::shared::blind`] handles the others).
+//! Follows the commits of other members: they are applied to this process's index before the
+//! process reads a snapshot that includes them, and before it orders a commit of its own that has
+//! read something ([`crate::txn::shared::blind`] handles its other commits).
 //!
 //! Invariant: a read sees everything that was durable in any process when it began.
 

@@ -19,7 +19,7 @@ use crate::types::error::Result;
 /// Number of sampled keys of a table, per part.
 const SAMPLES: usize = 2;
 
-/// A merge.
+/// A merge that is done in parts.
 pub(super) struct PartedMerge {
     site: Site,
     /// The inputs, newest first.

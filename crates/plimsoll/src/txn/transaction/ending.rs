@@ -47,14 +47,14 @@ impl Transaction {
         let committer = Arc::clone(&self.committer);
         let first = self.first_of_many_deletions();
         let glsn = self.commit_as(true)?.wait()?;
-        // A process that only writes would have to apply everything for this.
+        // A process that only writes would have to apply everything for this search.
         if let Some(first) = first.filter(|_| !committer.peers.only_writes()) {
             search_for_gaps(&committer, &first);
         }
         Ok(glsn)
     }
 
-    /// The first index key that it wrote, if it has deleted many keys that no scan has passed.
+    /// The lowest index key in the write set, if the transaction has called `delete` many times.
     fn first_of_many_deletions(&self) -> Option<Vec<u8>> {
         if self.deletions < DELETIONS_FOR_A_SEARCH {
             return None;
@@ -71,8 +71,8 @@ impl Transaction {
         self.commit_as(false)
     }
 
-    /// Lets the commit be refused (`Conflict`) unless its time is before this one, in microseconds
-    /// since 1970 UTC.
+    /// Lets the commit be refused with `Conflict` unless the commit's time is before `micros`, in
+    /// microseconds since 1970 UTC.
     pub(crate) fn must_commit_before(&mut self, micros: u64) {
         self.expiries.must_commit_before(micros);
     }

@@ -70,8 +70,8 @@ pub(in crate::members) struct Known {
     /// A process has ended while it dropped the temporary keyspace. The drop may have its place in
     /// the log, and be applied after other processes have opened the keyspace.
     is_drop_in_doubt: bool,
-    /// Processes whose transaction began while a call failed. It may have seen too little, and
-    /// reports that.
+    /// Processes whose transaction began while a call failed. Such a transaction may have seen too
+    /// little, and reports that.
     pub(in crate::members) may_be_behind: BTreeSet<u8>,
 }
 
@@ -200,7 +200,7 @@ impl Driver {
             Err(Error::InvalidInput(InvalidInput::KeyspaceDropped { .. }))
                 if self.known.is_drop_in_doubt =>
             {
-                // The drop has its place in the log, and may not be durable yet.
+                // The drop has its place in the log, but possibly it is not durable yet.
                 self.known.in_doubt.remove(&order.id);
                 self.known.passing = Space::Unknown;
                 return Ok(());
@@ -313,7 +313,7 @@ impl Driver {
                     u64::MAX,
                     &[],
                 );
-                // Commits of other processes may not be durable yet.
+                // Possibly the commits of other processes are not durable yet.
                 let sees_all = !self.is_mixed() || order.is_buffered;
                 match self.known.passing_before {
                     Space::Present if !sees_all => {}
@@ -378,7 +378,8 @@ impl Driver {
         Ok(())
     }
 
-    /// An acknowledged commit cannot be read now. Later reads check whether it is present.
+    /// Handles an acknowledged commit that cannot be read now. Later reads check whether it is
+    /// present.
     fn judge_unread(
         &mut self,
         member: u8,

@@ -291,7 +291,7 @@ impl Generator {
         if self.random.chance(0.5) { Edge::At(key) } else { Edge::Beside(key) }
     }
 
-    /// Values are small, or a few of them fill the read-ahead.
+    /// Pops in one transaction from one end of a keyspace, until no key is left if `empties`.
     fn pops_to_the_end(&mut self, space: u8, count: u32, empties: bool) -> Vec<Op> {
         let how = if self.random.chance(0.5) { Removal::First } else { Removal::Last };
         // Other keys may exist, too.

@@ -8,6 +8,9 @@ use crate::op::{Edge, Get, Op, Reader, Removal, Span, numbered_key};
 /// More keys than the second batch of a removal holds.
 const BATCHED: u64 = 40;
 
+/// More keys than a range delete deletes one by one.
+const RANGED: u32 = 140;
+
 impl Generator {
     pub(super) fn remove(&mut self) -> Op {
         let (how, span) = match self.below(12) {
@@ -51,6 +54,36 @@ impl Generator {
         ops.extend(self.put_one(space, &key, 40));
         ops.push(self.crash());
         ops.push(Op::Get { from: Reader::Back(0), space, key, how: Get::Value });
+        ops
+    }
+
+    /// Rows of an image are hidden by a range delete, which a merge then drops.
+    pub(super) fn range_delete_and_image(&mut self) -> Vec<Op> {
+        let (space, bytes) = (self.space(), [40, 200, 900][self.below(3) as usize]);
+        let value = self.value_of(bytes);
+        let many = Op::PutMany { tx: TX, space, first: 0, count: RANGED, value, scattered: false };
+        let get = |number| Op::Get {
+            from: Reader::Back(0),
+            space,
+            key: numbered_key(number),
+            how: Get::Value,
+        };
+        let read = || (0..RANGED).step_by(11).map(get);
+        let mut ops = vec![Op::Begin { tx: TX }, many, commit(TX), Op::Flush];
+        ops.extend(read().chain(read()));
+        ops.push(Op::DeleteRange { space, span: ALL });
+        for work in [Op::Flush, Op::SaveImage, Op::Compact, Op::SaveImage] {
+            if self.random.chance(0.8) {
+                ops.push(work);
+            }
+            if self.random.chance(0.2) {
+                let key = numbered_key(self.below(u64::from(RANGED)) as u32);
+                ops.extend(self.put_one(space, &key, bytes));
+            }
+        }
+        ops.push(if self.random.chance(0.7) { self.kill() } else { self.reopen() });
+        ops.extend((0..self.below(8)).map(|_| Op::Work { first: 4 }));
+        ops.extend(read());
         ops
     }
 

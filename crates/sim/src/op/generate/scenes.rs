@@ -34,7 +34,7 @@ impl Generator {
         let (upkeep, limited, faulty) =
             (settings.upkeep, settings.limited, settings.fault.is_some() && !settings.restores);
         let wide = settings.many > 250 && self.random.chance(0.3);
-        let scenes: [(bool, Scene); 47] = [
+        let scenes: [(bool, Scene); 48] = [
             (true, Self::spilled),
             (true, Self::many_versions),
             (true, Self::moved_deletion),
@@ -74,6 +74,7 @@ impl Generator {
             (kills, Self::images_flushes_and_an_end),
             (kills, Self::images_flushes_and_an_end),
             (kills, Self::images_flushes_and_an_end),
+            (kills, Self::range_delete_and_image),
             (crashes && limited, Self::cut_within_a_trim),
             (settings.forgetful, Self::flushed_within_a_trim),
             (settings.forgetful, Self::flushed_within_a_trim),
@@ -129,7 +130,8 @@ impl Generator {
         let space = self.kept_space();
         let (first, scattered) = (self.below(200) as u32, self.random.chance(0.5));
         let mut ops = vec![Op::Begin { tx: TX }];
-        // Eight runs of one tier are merged, which takes as many spills of the smallest write set.
+        // The runs of a tier are merged once there are eight, which takes eight spills of the
+        // smallest write set.
         let times = if self.settings.many >= 250 { 1 + self.below(5) } else { 1 };
         for _ in 0..times {
             let value = Content { bytes: 900, seed: self.content().seed.wrapping_mul(0x9e37_79b1) };
@@ -344,7 +346,7 @@ impl Generator {
         ops
     }
 
-    /// The first blob file of a life of the store, while it is verified.
+    /// The first blob file after the store was opened is written while the store is verified.
     fn large_right_after_opening(&mut self) -> Vec<Op> {
         let (space, key) = (self.kept_space(), self.key());
         let value = self.value_of((300 << 10) + self.settings.value_bytes_min);
@@ -584,7 +586,7 @@ impl Generator {
         ];
         ops.extend([Op::Warm, Op::Compact, Op::Warm]);
         if self.random.chance(0.6) {
-            // An image with the keys exists after a kill.
+            // Save an image, so that one with the keys exists after a kill.
             ops.push(Op::SaveImage);
         }
         let deletes = (0..30).map(|number| Op::Delete { tx: TX, space, key: numbered_key(number) });

@@ -139,7 +139,8 @@ pub(crate) enum Record<'a> {
     Entry { len: u64, piece: &'a [u8] },
     /// Entries that are lost in the store itself.
     Lost { first: Glsn, count: u64, micros: u64 },
-    /// Entries that the dump leaves out, because they belong to other keyspaces.
+    /// Entries that a dump of one keyspace leaves out: commits of other keyspaces, and the user's
+    /// own streams.
     Empty { first: Glsn, count: u64, micros: u64 },
     /// The end: the numbers of records before it, and of changes in them.
     End { records: u64, changes: u64 },
@@ -472,7 +473,9 @@ impl Header {
 }
 
 pub(super) fn malformed() -> Error {
-    Error::corrupt("a record of the dump cannot be decoded although its checksum is right")
+    Error::corrupt(
+        "a record of the dump cannot be decoded although its checksum is right; take another dump",
+    )
 }
 
 /// The error for a dump that is damaged `at` bytes from its beginning.

@@ -161,7 +161,7 @@ impl<'a> DumpReader<'a> {
         Ok(filled)
     }
 
-    /// The error for a record that may not follow the previous one.
+    /// The error for a record that must not follow the previous one.
     pub(crate) fn out_of_place(&self) -> Error {
         damaged(self.at, "a record is out of place")
     }

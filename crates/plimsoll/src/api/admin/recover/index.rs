@@ -7,7 +7,7 @@
 //!
 //! Invariants of a merge:
 //! 1. Commits that the log holds are taken from the log, even if the old index has other versions
-//!    of them.
+//!    with their GLSNs.
 //! 2. If the newest version of a key may have been on an unreadable page, and neither the log nor
 //!    another page has it, then the key is deleted. No other version replaces it, not even one of
 //!    the same commit (a commit may write a key to several runs).
@@ -87,7 +87,7 @@ fn durable(source: &Source) -> Position {
 pub(crate) struct MergeLosses {
     /// Ranges of keys that were on unreadable pages.
     pub(crate) ranges: Vec<DamagedKeys>,
-    /// At moments before this one, some keyspaces cannot be read.
+    /// The moment before which some keyspaces cannot be read.
     pub(crate) readable_from: Glsn,
     /// The keyspaces whose records may have been superseded by a record on an unreadable page.
     pub(crate) stale_records: Vec<String>,

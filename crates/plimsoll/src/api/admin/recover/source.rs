@@ -62,7 +62,7 @@ pub(crate) struct Source {
     pub(crate) plan: Plan,
     /// Files whose contents are not in the new store, one sentence each.
     pub(crate) unresolved: Vec<String>,
-    /// Above the ids of all run files.
+    /// An id above those of all run files.
     pub(crate) next_run: u64,
     /// The number of the first manifest of the new store.
     pub(crate) next_manifest: u64,
@@ -250,8 +250,8 @@ impl Source {
     }
 }
 
-/// Removes tables whose files are missing, if runs from `next_run` on may be merges of them: these
-/// cover their keys and commits. The remaining tables are lost.
+/// Removes tables whose files are missing, if runs from `next_run` on may be merges of these
+/// tables, because the runs cover their keys and commits. The remaining missing tables are lost.
 fn retain_unmerged(parts: &mut Vec<Part>, next_run: u64) {
     let is_newer = |part: &&Part| matches!(part.info.id, TableId::Run(id) if id >= next_run);
     let newer =
@@ -433,8 +433,8 @@ impl Reader<'_> {
                         && part.info.min_pointer.is_none_or(|oldest| oldest >= bounds.start)
                 });
             let is_newest = is_newest(manifest);
-            // An older manifest is as good if the log has every commit after it. A newer one may
-            // have dropped blob files.
+            // An older manifest is as good if the log has every commit after it. A newer one
+            // may have dropped blob files that the older one needs.
             let is_complete = (is_newest && run_commits <= manifest.head.checkpoint.glsn)
                 || (run_commits < bounds.end
                     && source

@@ -11,7 +11,8 @@ use crate::compression::codec::Decoder;
 use crate::types::compression::Codec;
 use crate::types::error::Error;
 
-/// Decoders that are kept for the next page. Making one takes longer than decompressing a page.
+/// Maximum number of decoders that are kept for the next pages, because making one takes longer
+/// than decompressing a page.
 const IDLE_MAX: usize = 2;
 
 /// Decoders of pages. Only those of zstd need memory, and are kept; like the metadata of tables,

@@ -24,7 +24,7 @@ const HEAD_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 4;
 const CODEC_BITS: u32 = 2;
 
-/// Pages that one page of the directory describes: just below 64 MiB.
+/// Number of pages that one page of the directory describes; together they have just below 64 MiB.
 pub(super) const ENTRIES: u32 = ((PAGE_PAYLOAD_BYTES - HEAD_BYTES) / ENTRY_BYTES) as u32;
 
 const _: () =

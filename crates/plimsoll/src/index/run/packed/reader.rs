@@ -81,7 +81,7 @@ impl PackedFile {
     }
 
     /// The shape of a file, according to its directory; `None` if it has none. The file may have
-    /// lost its end, or have bytes behind it.
+    /// lost its end, or have bytes after its end.
     pub(in crate::index::run) fn find_shape(file: &RunFile) -> Result<Option<Shape>, LoadError> {
         let whole_pages = file.file.len()? / PAGE_BYTES as u64;
         let whole_pages = u32::try_from(whole_pages).unwrap_or(u32::MAX);
@@ -304,7 +304,8 @@ impl PageSource for PackedFile {
         for place in at_end {
             self.file.file.read_exact_at(&mut page.0, u64::from(place) * PAGE_BYTES as u64)?;
             if !check_blocks(&page.0, self.file.seed, place) {
-                return Err(self.file.corrupt(shape.pages, "the blocks after the last page"));
+                let what = "a block after the last page is damaged";
+                return Err(self.file.corrupt(shape.pages, what));
             }
         }
         let source = DirectorySource { file: Arc::clone(&self.file), shape };
@@ -346,7 +347,7 @@ impl DirectorySource {
             Some(found) if (found.pages, found.first) == (self.shape.pages, of_copy * ENTRIES) => {
                 Ok(())
             }
-            _ => Err(self.file.corrupt(place, "it is not the page of the directory")),
+            _ => Err(self.file.corrupt(place, "it is not the expected page of the directory")),
         }
     }
 }

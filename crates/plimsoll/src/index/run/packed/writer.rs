@@ -79,7 +79,8 @@ impl PagePacker {
         }
         let at = self.pages as usize;
         if at / CHUNK_ENTRIES == self.entries.len() {
-            // The memory that was set aside may be needed for the tree and the list of blob files.
+            // The store's budget is asked first, because the memory that was set aside may be
+            // needed for the tree and the list of blob files.
             let chunk = self.store_budget.take(Kind::Sort);
             self.entries.push(chunk.or_else(|_| self.budget.take(Kind::Sort))?);
         }
@@ -142,8 +143,8 @@ impl PagePacker {
         u32::from_le_bytes(bytes.try_into().expect("an entry has four bytes"))
     }
 
-    /// How a page is compressed: a leaf, as values of the keyspace of its first key are; other
-    /// pages consist of hashes and distances, which do not compress.
+    /// How a page is compressed: a leaf like the values of the keyspace of its first key. Other
+    /// pages are not compressed, because hashes and distances do not compress.
     fn compression_of(&self, page: &[u8]) -> Compression {
         if page_kind(page) != LEAF_PAGE {
             return Compression::None;

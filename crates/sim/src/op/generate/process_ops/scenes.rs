@@ -470,14 +470,17 @@ fn learns_and_fails(scene: &mut Scene<'_>, with_tags: bool) {
         let change = changes[scene.random.below(choices) as usize];
         scene.by(scene.other, [change]);
         commits_behind(scene);
-        if scene.random.below(2) == 0 {
+        if scene.random.below(4) > 0 {
             // The records are read from the disk.
             scene.by(scene.other, [Act::Flush]);
+            scene.by(scene.one, [Act::Step { first: 0 }]);
         }
         let reach = 1 << scene.random.below(5);
-        let fails = match scene.random.below(6) {
-            0 => Act::StopAtBorder { border: Border::OwnRecordsLoading as u64, nth: 1 },
-            1..4 => Act::FailRead { nth: 1 + scene.random.below(reach) },
+        let border = Border::OwnRecordsLoading as u64;
+        let fails = match scene.random.below(8) {
+            0 => Act::StopAtBorder { border, nth: 1 },
+            1..4 => Act::FailReadBeyond { border, nth: 1 + scene.random.below(3) },
+            4..6 => Act::FailRead { nth: 1 + scene.random.below(reach) },
             _ => Act::Refuse { after: scene.random.below(reach) },
         };
         let put = scene.put(IN_LEAF_BYTES);
@@ -488,6 +491,12 @@ fn learns_and_fails(scene: &mut Scene<'_>, with_tags: bool) {
             scene.by(scene.other, [Act::Trim { back: 0 }]);
         }
         scene.by(scene.one, [Act::GoOn, Act::Check]);
+        if scene.random.below(2) == 0 {
+            // With the records that the process has now, until the other one changes them again.
+            let put = scene.put(IN_LOG_BYTES);
+            scene.by(scene.one, [put, Act::Flush, Act::Trim { back: 0 }, Act::Check]);
+            scene.by(scene.other, [Act::Consume { name }]);
+        }
     }
 }
 
@@ -614,14 +623,27 @@ fn cursor_created_beside_a_trim(scene: &mut Scene<'_>) {
         scene.by(scene.other, [second, Act::Flush, trim, trim]);
         return scene.by(scene.one, [Act::GoOn, Act::Check]);
     }
+    let bytes = [5, 20][scene.random.below(2) as usize] * IN_LOG_BYTES;
     for _ in 0..4 + scene.random.below(12) {
-        let put = scene.put(5 * IN_LOG_BYTES);
+        let put = scene.put(bytes);
         scene.by(scene.other, [put]);
     }
-    scene.by(scene.other, [Act::Flush]);
     let back = back + scene.random.below(12);
-    scene.by(scene.one, [Act::Cursor { name, back }]);
-    scene.by(scene.other, (0..3).map(|first| Act::Step { first: 2 * first }));
+    let steps = (0..3).map(|first| Act::Step { first: 2 * first });
+    scene.by(scene.other, [Act::Flush]);
+    if scene.random.below(2) == 0 {
+        // The cursor is created while the trim flushes, and its process needs no entry that was
+        // flushed before.
+        scene.by(scene.one, steps);
+        let border = [Border::RunsWritten, Border::ManifestWritten][scene.random.below(2) as usize];
+        let stop = Act::StopAtBorder { border: border as u64, nth: 1 };
+        scene.by(scene.other, [second, stop, Act::Trim { back: 0 }]);
+        scene.by(scene.one, [Act::Cursor { name, back }]);
+        scene.by(scene.other, [Act::GoOn]);
+    } else {
+        scene.by(scene.one, [Act::Cursor { name, back }]);
+        scene.by(scene.other, steps);
+    }
     scene.by(scene.one, [Act::Consume { name }, Act::Check]);
 }
 

@@ -144,9 +144,9 @@ pub(crate) mod sealed {
 /// Implements [`Read`] with the type's own methods; `$life` is the lifetime of its ranges.
 macro_rules! reads_by_its_own_methods {
     ($reads:ty, $life:lifetime) => {
-        impl $crate::txn::reads::sealed::Sealed for $reads {}
+        impl $crate::txn::read_trait::sealed::Sealed for $reads {}
 
-        impl $crate::txn::reads::Read for $reads {
+        impl $crate::txn::read_trait::Read for $reads {
             fn at(&self) -> Glsn {
                 self.at()
             }
@@ -208,7 +208,7 @@ macro_rules! reads_by_its_own_methods {
             /// # Errors
             /// [`crate::Error::Trimmed`], disk errors, the budget, or corruption.
             pub fn first(&self, keyspace: &Keyspace) -> Result<Option<(Vec<u8>, Value)>> {
-                $crate::txn::reads::Read::first(self, keyspace)
+                $crate::txn::read_trait::Read::first(self, keyspace)
             }
 
             /// The last key and its value; `None` if the keyspace is empty.
@@ -216,7 +216,7 @@ macro_rules! reads_by_its_own_methods {
             /// # Errors
             /// [`crate::Error::Trimmed`], disk errors, the budget, or corruption.
             pub fn last(&self, keyspace: &Keyspace) -> Result<Option<(Vec<u8>, Value)>> {
-                $crate::txn::reads::Read::last(self, keyspace)
+                $crate::txn::read_trait::Read::last(self, keyspace)
             }
 
             /// The number of keys. Scans all of them; [`crate::Db::keyspace_size`] returns an
@@ -225,7 +225,7 @@ macro_rules! reads_by_its_own_methods {
             /// # Errors
             /// [`crate::Error::Trimmed`], disk errors, the budget, or corruption.
             pub fn len(&self, keyspace: &Keyspace) -> Result<u64> {
-                $crate::txn::reads::Read::len(self, keyspace)
+                $crate::txn::read_trait::Read::len(self, keyspace)
             }
 
             /// Whether the keyspace is empty.
@@ -233,7 +233,7 @@ macro_rules! reads_by_its_own_methods {
             /// # Errors
             /// [`crate::Error::Trimmed`], disk errors, the budget, or corruption.
             pub fn is_empty(&self, keyspace: &Keyspace) -> Result<bool> {
-                $crate::txn::reads::Read::is_empty(self, keyspace)
+                $crate::txn::read_trait::Read::is_empty(self, keyspace)
             }
         }
     };
