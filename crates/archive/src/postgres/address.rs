@@ -6,19 +6,13 @@
 use std::fmt;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-
-use plimsoll_disk::os::OsDisk;
-use plimsoll_disk::vfs::{Caching, Disk, Open};
+use std::path::PathBuf;
 
 use crate::error::{Error, Result};
-use crate::postgres::tls::{Tls, Verified};
+use crate::postgres::tls::{Tls, Verified, read_file};
 
 /// The longest name of a schema: PostgreSQL cuts longer ones.
 const SCHEMA_BYTES_MAX: usize = 63;
-
-/// The longest file of passwords or certificates.
-const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The port if the URL names none.
 const PORT: u16 = 5432;
@@ -103,14 +97,6 @@ impl fmt::Display for Address {
         let hosts: Vec<String> = self.hosts.iter().map(Host::to_string).collect();
         write!(f, "{}/{}", hosts.join(","), self.database)
     }
-}
-
-/// The contents of a small file.
-pub(super) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    let file = OsDisk::new().open(path, Open::Read, Caching::Buffered)?;
-    let mut bytes = vec![0; file.len()?.min(FILE_BYTES_MAX) as usize];
-    file.read_exact_at(&mut bytes, 0)?;
-    Ok(bytes)
 }
 
 /// A URL without the password that it should not contain.

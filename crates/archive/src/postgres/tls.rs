@@ -4,6 +4,8 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use plimsoll_disk::os::OsDisk;
+use plimsoll_disk::vfs::{Caching, Disk, Open};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
@@ -15,7 +17,16 @@ use rustls::{
 use tokio_postgres::config::SslMode;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::postgres::address::read_file;
+/// The longest file of passwords or certificates.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The contents of a small file.
+pub(super) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let file = OsDisk::new().open(path, Open::Read, Caching::Buffered)?;
+    let mut bytes = vec![0; file.len()?.min(FILE_BYTES_MAX) as usize];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
+}
 
 /// How much of a server's certificate is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
