@@ -60,6 +60,16 @@ pub trait Bucket: Send + Sync + Debug {
         Ok(self.get(name)?.is_some())
     }
 
+    /// Returns once there may be an object with this name, at the latest after `timeout`. `None` if
+    /// the storage sends no notifications: the caller then has to ask for the object itself.
+    ///
+    /// # Errors
+    /// The storage.
+    fn wait_for(&self, name: &str, timeout: Duration) -> Option<io::Result<()>> {
+        let _ = (name, timeout);
+        None
+    }
+
     /// Stores a small object whether or not there is one with this name. Readers see the old object
     /// or the new one as a whole.
     ///

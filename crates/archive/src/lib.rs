@@ -44,6 +44,8 @@ mod follow;
 mod manifest;
 mod object;
 mod plan;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod prune;
 mod push;
 mod restore;
@@ -67,6 +69,8 @@ pub use cloud::Cloud;
 pub use error::{Damage, Error, Result};
 pub use folder::Folder;
 pub use follow::Stop;
+#[cfg(feature = "postgres")]
+pub use postgres::Postgres;
 pub use push::PushReport;
 pub use restore::RestoreReport;
 pub use verify::{VerifyProgress, VerifyReport};
@@ -90,12 +94,13 @@ pub struct Archive {
 
 impl Archive {
     /// The archive at a place: a path, a URL `file:///path`, or, with the feature `cloud`, a URL of
-    /// a bucket, such as `s3://bucket/prefix` (see `Cloud`). This call reads and writes nothing.
+    /// a bucket, such as `s3://bucket/prefix` (see `Cloud`), or, with the feature `postgres`,
+    /// `postgres://user@host/database/schema` (see `Postgres`). This call reads and writes nothing.
     ///
     /// # Errors
     /// [`Error::Url`]: the URL has another scheme, or no path.
     pub fn open(url: &str) -> Result<Self> {
-        if let Some(bucket) = cloud_of(url)? {
+        if let Some(bucket) = remote_of(url, Folders::Create)? {
             return Ok(Self::of(bucket, url));
         }
         let disk: Arc<dyn Disk> = Arc::new(OsDisk::new());
@@ -262,10 +267,11 @@ fn hold(db: &Db, from: Glsn) -> Result<Option<LogHold>> {
 /// Schemes of URLs of buckets.
 const CLOUD_SCHEMES: [&str; 8] = ["s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss"];
 
-/// The bucket that a URL names; `None` if it names no bucket.
-fn cloud_of(url: &str) -> Result<Option<Arc<dyn Bucket>>> {
+/// The bucket that a URL names; `None` if it names none outside of this machine's file systems.
+fn remote_of(url: &str, folders: Folders) -> Result<Option<Arc<dyn Bucket>>> {
     match url.split_once("://") {
         Some((scheme, _)) if CLOUD_SCHEMES.contains(&scheme) => open_cloud(url).map(Some),
+        Some(("postgres" | "postgresql", _)) => open_postgres(url, folders).map(Some),
         _ => Ok(None),
     }
 }
@@ -281,7 +287,24 @@ fn open_cloud(url: &str) -> Result<Arc<dyn Bucket>> {
     Err(Error::Url { url: url.to_owned(), what })
 }
 
-/// Whether a bucket in a folder creates the folders of its objects.
+#[cfg(feature = "postgres")]
+fn open_postgres(url: &str, folders: Folders) -> Result<Arc<dyn Bucket>> {
+    let bucket = Postgres::open(url)?;
+    Ok(Arc::new(match folders {
+        Folders::Create => bucket,
+        Folders::Existing => bucket.existing(),
+    }))
+}
+
+#[cfg(not(feature = "postgres"))]
+fn open_postgres(url: &str, _: Folders) -> Result<Arc<dyn Bucket>> {
+    // Without the URL, which may contain a password.
+    let (scheme, _) = url.split_once("://").unwrap_or((url, ""));
+    let what = "this build does not support PostgreSQL; build it with `--features postgres`";
+    Err(Error::Url { url: format!("{scheme}://…"), what: what.to_owned() })
+}
+
+/// Whether a bucket in a folder or a database creates the folders or tables of its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Folders {
     /// They are created by the first write.
@@ -290,9 +313,9 @@ pub enum Folders {
     Existing,
 }
 
-/// The bucket at a place, for several writers: a path, a URL `file:///path`, or, with the feature
-/// `cloud`, a URL of a bucket. This call reads and writes nothing. A folder is
-/// [exclusive](Folder::exclusive).
+/// The bucket at a place, for several writers: a path, a URL `file:///path`, or, with the features
+/// `cloud` and `postgres`, a URL of a bucket or of a database. This call reads and writes nothing.
+/// A folder is [exclusive](Folder::exclusive).
 ///
 /// # Errors
 /// [`Error::Url`]: the URL has another scheme, or no path.
@@ -312,7 +335,7 @@ pub enum Folders {
 /// # }
 /// ```
 pub fn bucket_at(url: &str, folders: Folders) -> Result<Arc<dyn Bucket>> {
-    if let Some(bucket) = cloud_of(url)? {
+    if let Some(bucket) = remote_of(url, folders)? {
         return Ok(bucket);
     }
     let folder = Folder::new(Arc::new(OsDisk::new()), path_of(url)?).exclusive();
@@ -331,7 +354,8 @@ fn path_of(url: &str) -> Result<&str> {
         Some(_) => {
             return refuse(
                 "this is not the URL of a folder or bucket; give a path, file:///PATH, \
-                 s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX",
+                 s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or \
+                 postgres://USER@HOST/DATABASE/SCHEMA",
             );
         }
     };

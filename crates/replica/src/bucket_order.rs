@@ -529,6 +529,9 @@ impl Order for BucketOrder {
             self.renew_hint();
         }
         let name = name_of(position);
+        if let Some(waited) = self.bucket.wait_for(&name, timeout) {
+            return waited.map_err(|error| self.unavailable(&name, &error));
+        }
         let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let until = self.clock.monotonic_nanos().saturating_add(timeout);
         let mut failure = None;

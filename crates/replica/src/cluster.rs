@@ -101,7 +101,11 @@ impl Place {
 
     /// The objects in a folder of the bucket that has folders itself, and the URL.
     pub(crate) fn bucket_of(&self, folder: &str) -> Result<(Arc<dyn Bucket>, String)> {
-        let url = format!("{}/{folder}", self.url.trim_end_matches('/'));
+        let (path, query) = match self.url.split_once('?') {
+            Some((path, query)) if is_database(&self.url) => (path, format!("?{query}")),
+            _ => (&*self.url, String::new()),
+        };
+        let url = format!("{}/{folder}{query}", path.trim_end_matches('/'));
         Ok((through(bucket_at(&url, Folders::Create)?), url))
     }
 
@@ -274,7 +278,13 @@ fn has_secret(url: &str) -> bool {
     let Some((_, rest)) = url.split_once("://") else { return false };
     let authority = rest.split('/').next().unwrap_or_default();
     let user = authority.rsplit_once('@').map_or("", |(user, _)| user);
-    user.contains(':') || rest.contains('?')
+    // The parameters of a database are known, and none is a secret.
+    user.contains(':') || rest.contains('?') && !is_database(url)
+}
+
+/// Whether a URL names a PostgreSQL database.
+fn is_database(url: &str) -> bool {
+    ["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme))
 }
 
 /// The names in a folder; none if it does not exist.

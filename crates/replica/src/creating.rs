@@ -37,7 +37,8 @@ pub struct CreateReport {
 /// which others join, and writes `cluster.json` last. If this is interrupted, repeat it.
 ///
 /// `url` is a path, `file:///PATH`, or, with the feature `cloud`, `s3://BUCKET/PREFIX`,
-/// `gs://BUCKET/PREFIX` or `az://CONTAINER/PREFIX`. No other process may have the store open.
+/// `gs://BUCKET/PREFIX` or `az://CONTAINER/PREFIX`, or, with the feature `postgres`,
+/// `postgres://USER@HOST/DATABASE/SCHEMA`. No other process may have the store open.
 ///
 /// # Errors
 /// [`Error::Unfit`]: the bucket does not support put-if-absent. [`Error::ClusterExists`],

@@ -1,11 +1,12 @@
 //! Members of one store on several machines, whose commits are ordered by objects in a bucket.
 //!
 //! A *cluster* is a bucket: a local folder, or, with the feature `cloud`, S3, Google Cloud Storage
-//! or Azure. [`create`] makes one from a store, which becomes its first *member*; [`join`] makes
-//! another member on any machine. [`open`] opens a member: a [`Db`](plimsoll::Db) whose commits are
-//! in the bucket when they return, in one order with those of all members, serializable. There is
-//! no server and no leader: the bucket stores each batch of commits only if no other member was
-//! first ([`BucketOrder`]). `docs/reference/cluster.md` specifies every byte.
+//! or Azure, or, with the feature `postgres`, a PostgreSQL database. [`create`] makes one from a
+//! store, which becomes its first *member*; [`join`] makes another member on any machine. [`open`]
+//! opens a member: a [`Db`](plimsoll::Db) whose commits are in the bucket when they return, in one
+//! order with those of all members, serializable. There is no server and no leader: the bucket
+//! stores each batch of commits only if no other member was first ([`BucketOrder`]).
+//! `docs/reference/cluster.md` specifies every byte.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

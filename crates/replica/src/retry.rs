@@ -61,6 +61,9 @@ pub(crate) fn remedy(error: &io::Error) -> &'static str {
         ErrorKind::PermissionDenied => {
             "this user may not use the bucket; check its permissions or the credentials"
         }
+        ErrorKind::NotFound if error.to_string().contains("SQLSTATE") => {
+            "the database or its tables are missing; check the URL"
+        }
         ErrorKind::NotFound | ErrorKind::NotADirectory => {
             "the folder of the bucket is missing; check that it is mounted, and that the URL is \
              right"
@@ -69,6 +72,7 @@ pub(crate) fn remedy(error: &io::Error) -> &'static str {
             "the storage lacks an operation that a cluster needs; move the bucket to a file system \
              with hard links, or to a service with conditional writes"
         }
+        ErrorKind::InvalidInput => "correct this, and try again",
         // The code of S3 and of services with its interface.
         _ if error.to_string().contains("NoSuchBucket") => "create the bucket, or check the URL",
         _ => "check that the bucket can be reached; commits succeed again once it can",

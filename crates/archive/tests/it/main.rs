@@ -11,6 +11,10 @@ mod beside;
 mod cloud;
 mod damage;
 mod moments;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "postgres")]
+mod postgres_server;
 mod refusals;
 mod stops;
 mod support;

@@ -65,6 +65,12 @@ fn places_that_are_no_archive_are_named() {
         let refused = Archive::open("s3://bucket/a").unwrap_err().to_string();
         assert!(refused.contains("build it with `--features cloud`"), "{refused}");
     }
+    #[cfg(not(feature = "postgres"))]
+    {
+        let refused = Archive::open("postgres://ada:geheim@host/d/a").unwrap_err().to_string();
+        assert!(refused.contains("build it with `--features postgres`"), "{refused}");
+        assert!(!refused.contains("geheim"), "{refused}");
+    }
     let nowhere = Archive::open(world.path("nowhere").to_str().unwrap()).unwrap();
     let refused = nowhere.restore(world.path("new"), options(), Moment::Newest);
     assert!(matches!(refused, Err(Error::NotAnArchive { .. })), "{refused:?}");

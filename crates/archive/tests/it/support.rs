@@ -79,7 +79,7 @@ impl World {
     }
 
     /// Commits one value.
-    #[cfg(feature = "cloud")]
+    #[cfg(any(feature = "cloud", feature = "postgres"))]
     pub(crate) fn put(&mut self, key: &str, value: Vec<u8>) {
         let glsn = self.db().put(&self.rows(), key, &value).unwrap();
         let mut rows = self.model.last().unwrap().1.clone();

@@ -36,8 +36,9 @@ command is interrupted, run it again. No other process may have the store open.
 URL is a folder, which is created, or its URL file:///PATH. The folder must be on a file system \
 with hard links; members on other machines need it mounted (NFS with lookupcache=positive). A \
 build with the feature `cloud` also takes s3://BUCKET/PREFIX, gs://BUCKET/PREFIX and \
-az://CONTAINER/PREFIX, with the credentials of the environment. Give each cluster its own folder \
-or prefix.
+az://CONTAINER/PREFIX, with the credentials of the environment, and one with the feature \
+`postgres` takes postgres://USER@HOST/DATABASE/SCHEMA. Give each cluster its own folder, prefix \
+or schema.
 
 Examples:
   plimsoll cluster create /srv/users.bucket --from users.plimsoll

@@ -34,6 +34,11 @@ mod locks;
 mod maintenance;
 mod merges;
 mod moments;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "postgres")]
+#[path = "../../../archive/tests/it/postgres_server.rs"]
+mod postgres_server;
 mod reads_and_writes;
 mod reference;
 #[cfg(feature = "replay")]

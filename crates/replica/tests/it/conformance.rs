@@ -29,6 +29,16 @@ fn on_each(check: impl Fn(&Members<'_>)) {
         let cloud = plimsoll_archive::Cloud::open("memory:///prefix").unwrap();
         check(&|| Arc::new(BucketOrder::new(Arc::new(cloud.clone()), "the cloud").unwrap()));
     }
+    // Where there is a server: in .ci/run.
+    #[cfg(feature = "postgres")]
+    if std::env::var_os("POSTGRES_BIN").is_some() {
+        let server = crate::postgres_server::Server::start();
+        let url = server.url("users");
+        check(&|| {
+            let bucket = bucket_at(&url, Folders::Create).unwrap();
+            Arc::new(BucketOrder::new(bucket, &url).unwrap())
+        });
+    }
 }
 
 #[test]

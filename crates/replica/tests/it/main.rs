@@ -14,4 +14,9 @@ mod heal;
 mod heal_refusals;
 mod members;
 mod memory_bucket;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "postgres")]
+#[path = "../../../archive/tests/it/postgres_server.rs"]
+mod postgres_server;
 mod trim;
