@@ -8,9 +8,9 @@ use crate::types::tags::TagInfo;
 
 impl Db {
     /// Names a moment, which stays readable in every keyspace until the tag is deleted, whatever
-    /// the keyspace's retention. A store has at most 1,000 tags. Up to 32 tags and open snapshots
-    /// retain only the versions that they see; if there are more, all versions from the 33rd oldest
-    /// moment on are retained, and so is the log.
+    /// the keyspace's retention. A store has at most 1,000 tags. Up to 32 tags, forks and open
+    /// snapshots retain only the versions that they see; if there are more, all versions from the
+    /// 33rd oldest moment on are retained, and so is the log.
     ///
     /// For a past moment that a keyspace's retention does not cover, a flush or merge that has
     /// begun may still drop versions, as for [`Db::snapshot_at`]; the newest moment has no such
