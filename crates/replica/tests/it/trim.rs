@@ -131,7 +131,7 @@ fn a_member_that_falls_behind_while_it_is_open_says_so_and_is_restored_when_reop
     left.store(u64::MAX, Ordering::Relaxed);
     let behind = two.sync().unwrap_err();
     assert!(matches!(&behind, StoreError::Behind { .. }), "{behind}");
-    assert!(behind.to_string().contains("open it again"), "{behind}");
+    assert!(behind.to_string().contains("Close the store"), "{behind}");
     let refused = try_put(&two, "x", "1").unwrap_err();
     assert!(matches!(&refused, StoreError::Behind { .. }), "{refused}");
     assert_eq!(get(&two, "key 2").as_deref(), Some("1"), "reads go on");
