@@ -291,18 +291,23 @@ impl Postgres {
         let schema = &address.schema;
         // One creator at a time: `IF NOT EXISTS` does not wait for others.
         let begin = "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('plimsoll: create', 0))";
-        let find = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)";
+        let find = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1), EXISTS (SELECT \
+                    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+                    WHERE n.nspname = $1 AND c.relname = 'chunks')";
         let (mut session, _) = self.session()?;
         session.run(async |client| client.batch_execute(begin).await)?;
-        let is_there = session.run(async |client| {
-            client.query_typed_one(find, &[(schema, Type::TEXT)]).await?.try_get::<_, bool>(0)
+        let (has_schema, has_tables) = session.run(async |client| {
+            let found = client.query_typed_one(find, &[(schema, Type::TEXT)]).await?;
+            Ok((found.try_get::<_, bool>(0)?, found.try_get::<_, bool>(1)?))
         })?;
-        if !is_there {
+        if !has_schema {
             let create = format!("CREATE SCHEMA \"{schema}\"");
             session.run(async |client| client.batch_execute(&create).await)?;
         }
-        // A failure closes the session, which ends the transaction.
-        session.run(async |client| client.batch_execute(&sql.tables).await)?;
+        // Tables that another creator has made may be in use: to alter them could deadlock with an
+        // insertion. A failure closes the session, which ends the transaction.
+        let end = if has_tables { "COMMIT" } else { &sql.tables };
+        session.run(async |client| client.batch_execute(end).await)?;
         self.give_back(session);
         Ok(())
     }
