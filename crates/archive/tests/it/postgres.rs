@@ -80,19 +80,21 @@ fn of_several_writers_one_stores_its_object() {
     let server = Server::start();
     let barrier = Barrier::new(RACERS);
     // They race for the tables, too.
-    let race = |racer: usize| -> Vec<Put> {
+    let race = |racer: usize| -> Vec<io::Result<Put>> {
         let users = bucket(&server, "users");
         let put = |number: usize| {
             let content = vec![racer as u8; if number.is_multiple_of(8) { 2 * MIB } else { 100 }];
             barrier.wait();
-            users.put_new(&format!("log/{number}"), &mut &content[..]).unwrap()
+            // Unwrapped later: the others would wait for a thread that panicked.
+            users.put_new(&format!("log/{number}"), &mut &content[..])
         };
         (0..NAMES).map(put).collect()
     };
     let race = &race;
     let won: Vec<Vec<Put>> = std::thread::scope(|scope| {
         let racers: Vec<_> = (0..RACERS).map(|racer| scope.spawn(move || race(racer))).collect();
-        racers.into_iter().map(|racer| racer.join().unwrap()).collect()
+        let puts = racers.into_iter().map(|racer| racer.join().unwrap());
+        puts.map(|puts| puts.into_iter().map(Result::unwrap).collect()).collect()
     });
     let users = bucket(&server, "users");
     for number in 0..NAMES {
