@@ -32,6 +32,8 @@ mod load_bad_rows;
 mod load_stops;
 mod locks;
 mod maintenance;
+#[cfg(any(feature = "cloud", feature = "postgres"))]
+mod member_load;
 mod merges;
 mod moments;
 #[cfg(feature = "postgres")]

@@ -1,11 +1,8 @@
 //! Clusters and archives on a real PostgreSQL server.
 
-use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Write};
-use std::process::Stdio;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::member_load::{check_members, commit_during_faults};
 use crate::postgres_server::Server;
 use crate::run::{Folder, plimsoll, run, run_with_input};
 
@@ -26,65 +23,25 @@ fn members_commit_while_the_server_is_killed_stopped_and_restarted() {
     let folder = Folder::new();
     let mut server = Server::start();
     let stores = cluster(&folder, &server);
-    let is_over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let members: Vec<_> = stores
-            .iter()
-            .enumerate()
-            .map(|(member, store)| {
-                let mut shell = plimsoll();
-                shell.args(["shell", store]).stdin(Stdio::piped()).stdout(Stdio::piped());
-                let mut shell = shell.spawn().unwrap();
-                scope.spawn(move || {
-                    let mut input = shell.stdin.take().unwrap();
-                    let mut lines = BufReader::new(shell.stdout.take().unwrap()).lines();
-                    for number in 0..INCREMENTS {
-                        let text = format!(
-                            "begin\nadd n\nput op/{member}/{number} x\ncommit\ncount none/\n"
-                        );
-                        input.write_all(text.as_bytes()).unwrap();
-                        // The count follows the acknowledgement.
-                        while lines.next().expect("the shell ended").unwrap() != "0" {}
-                    }
-                    drop(input);
-                    assert!(shell.wait().unwrap().success());
-                })
-            })
-            .collect();
-        let watcher = scope.spawn(|| {
-            members.into_iter().for_each(|member| member.join().unwrap());
-            is_over.store(true, Ordering::SeqCst);
-        });
-        let mut faults = 0;
-        while !is_over.load(Ordering::SeqCst) {
-            std::thread::sleep(Duration::from_millis(150));
-            match faults % 3 {
-                0 => {
-                    server.kill();
-                    server.revive();
-                }
-                1 => {
-                    server.signal("-STOP");
-                    std::thread::sleep(Duration::from_millis(300));
-                    server.signal("-CONT");
-                }
-                _ => server.terminate_backends(),
-            }
-            faults += 1;
-        }
-        watcher.join().unwrap();
-        println!("{faults} faults");
-        assert!(faults >= 3, "{faults} faults");
+    let shells = stores.each_ref().map(|store| {
+        let mut shell = plimsoll();
+        shell.args(["shell", store]);
+        shell
     });
-    let hash = |store: &String| run(&["state-hash", store]).ok().text();
-    assert_eq!(hash(&stores[0]), hash(&stores[1]));
-    let number = run(&["get", &stores[1], "n"]).ok().out;
-    assert_eq!(i64::from_le_bytes(number.try_into().unwrap()), 2 * INCREMENTS as i64);
-    let listed = run(&["scan", &stores[0], "op/", "--keys"]).ok().text();
-    assert_eq!(listed.lines().collect::<BTreeSet<_>>().len() as u64, 2 * INCREMENTS);
-    let joined = folder.at("three");
-    run(&["cluster", "join", &server.url("users"), &joined]).ok();
-    assert_eq!(hash(&joined), hash(&stores[0]));
+    let faults = commit_during_faults(shells.into(), INCREMENTS, |number| match number % 3 {
+        0 => {
+            server.kill();
+            server.revive();
+        }
+        1 => {
+            server.signal("-STOP");
+            std::thread::sleep(Duration::from_millis(300));
+            server.signal("-CONT");
+        }
+        _ => server.terminate_backends(),
+    });
+    assert!(faults >= 3, "{faults} faults");
+    check_members(&run, &server.url("users"), &stores, &folder.at("three"), INCREMENTS);
 }
 
 #[test]

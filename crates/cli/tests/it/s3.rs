@@ -3,14 +3,12 @@
 //! `go install github.com/versity/versitygw/cmd/versitygw@v1.8.0` installs it; the variable
 //! `VERSITYGW` names the program if it is not in the path.
 
-use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::member_load::{check_members, commit_during_faults};
 use crate::run::{Folder, Ran, plimsoll, run_with_input};
 
 /// The bucket, which is a folder of the server's folder.
@@ -104,54 +102,15 @@ fn members_commit_while_the_server_is_killed_and_restarted() {
     let folder = Folder::new();
     let mut server = Server::start(&folder);
     let stores = cluster(&folder, &server);
-    let is_over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let members: Vec<_> = stores
-            .iter()
-            .enumerate()
-            .map(|(member, store)| {
-                let mut shell = server.command();
-                shell.args(["shell", store]).stdin(Stdio::piped()).stdout(Stdio::piped());
-                let mut shell = shell.spawn().unwrap();
-                scope.spawn(move || {
-                    let mut input = shell.stdin.take().unwrap();
-                    let mut lines = BufReader::new(shell.stdout.take().unwrap()).lines();
-                    for number in 0..INCREMENTS {
-                        let text = format!(
-                            "begin\nadd n\nput op/{member}/{number} x\ncommit\ncount none/\n"
-                        );
-                        input.write_all(text.as_bytes()).unwrap();
-                        // The count follows the acknowledgement.
-                        while lines.next().expect("the shell ended").unwrap() != "0" {}
-                    }
-                    drop(input);
-                    assert!(shell.wait().unwrap().success());
-                })
-            })
-            .collect();
-        let watcher = scope.spawn(|| {
-            members.into_iter().for_each(|member| member.join().unwrap());
-            is_over.store(true, Ordering::SeqCst);
-        });
-        let mut restarts = 0;
-        while !is_over.load(Ordering::SeqCst) {
-            std::thread::sleep(Duration::from_millis(150));
-            server.restart();
-            restarts += 1;
-        }
-        watcher.join().unwrap();
-        println!("{restarts} restarts");
-        assert!(restarts >= 2, "{restarts} restarts");
+    let shells = stores.each_ref().map(|store| {
+        let mut shell = server.command();
+        shell.args(["shell", store]);
+        shell
     });
-    let hash = |store: &String| server.run(&["state-hash", store]).ok().text();
-    assert_eq!(hash(&stores[0]), hash(&stores[1]));
-    let number = server.run(&["get", &stores[1], "n"]).ok().out;
-    assert_eq!(i64::from_le_bytes(number.try_into().unwrap()), 2 * INCREMENTS as i64);
-    let listed = server.run(&["scan", &stores[0], "op/", "--keys"]).ok().text();
-    assert_eq!(listed.lines().collect::<BTreeSet<_>>().len() as u64, 2 * INCREMENTS);
-    let joined = folder.at("three");
-    server.run(&["cluster", "join", &url("users"), &joined]).ok();
-    assert_eq!(hash(&joined), hash(&stores[0]));
+    let restarts = commit_during_faults(shells.into(), INCREMENTS, |_| server.restart());
+    assert!(restarts >= 2, "{restarts} restarts");
+    let run = |arguments: &[&str]| server.run(arguments);
+    check_members(&run, &url("users"), &stores, &folder.at("three"), INCREMENTS);
 }
 
 #[test]
