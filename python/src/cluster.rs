@@ -71,9 +71,6 @@ pub(crate) fn heal_cluster(
         },
         None => None,
     };
-    if members.is_empty() {
-        return Err(invalid("a heal needs at least one member"));
-    }
     let options = match memory {
         Some(Size(bytes)) => Options::new().memory_bytes(bytes),
         None => Options::new(),

@@ -52,6 +52,7 @@ pub(crate) fn raised_by_cluster(error: plimsoll_replica::Error) -> PyErr {
         | Cluster::Diverged { .. }
         | Cluster::WouldLose { .. }
         | Cluster::EmptyBucket { .. }
+        | Cluster::NoMember
         | Cluster::Unusable { .. }
         | Cluster::DestinationExists { .. } => "InvalidInput",
         _ => "Error",

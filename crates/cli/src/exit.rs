@@ -241,6 +241,7 @@ impl From<plimsoll_replica::Error> for Failure {
             | Replica::Diverged { .. }
             | Replica::WouldLose { .. }
             | Replica::EmptyBucket { .. }
+            | Replica::NoMember
             | Replica::Unusable { .. }
             | Replica::DestinationExists { .. } => Exit::Usage,
             Replica::NotACluster { .. } | Replica::Format { .. } => Exit::Store,

@@ -232,6 +232,9 @@ pub enum Error {
         /// The bucket.
         place: String,
     },
+    /// No member was given from which to heal.
+    #[error("no member was given; give the folder of at least one member")]
+    NoMember,
     /// A member cannot be the source of a heal.
     #[error("{}: {what}", path.display())]
     Unusable {

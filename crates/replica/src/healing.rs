@@ -100,7 +100,7 @@ pub struct HealReport {
 ///
 /// # Errors
 /// [`Error::NotAMember`], [`Error::OtherCluster`], [`Error::EmptyBucket`], [`Error::Diverged`],
-/// [`Error::WouldLose`], [`Error::Unusable`]; the stores, the disk, the bucket.
+/// [`Error::WouldLose`], [`Error::NoMember`], [`Error::Unusable`]; the stores, the disk, the bucket.
 ///
 /// # Examples
 /// ```
@@ -139,10 +139,7 @@ pub fn heal(members: &[impl AsRef<Path>], how: &Heal, options: Options) -> Resul
             return Err(Error::OtherCluster { place, path, found: first.id, own: member.id });
         }
     }
-    let Some(own) = own else {
-        let what = "a heal needs at least one member".to_owned();
-        return Err(Error::Unusable { path: PathBuf::new(), what });
-    };
+    let own = own.ok_or(Error::NoMember)?;
     let place = match &how.url {
         Some(url) => Place::find(url, Folders::Create)?,
         None => Place::find(&own.url, Folders::Existing)?,

@@ -216,8 +216,10 @@ fn a_later_heal_removes_what_one_that_was_killed_has_left() {
 }
 
 #[test]
-fn a_member_that_is_given_twice_and_objects_of_others_are_refused() {
+fn a_heal_without_members_with_one_twice_or_with_objects_of_others_is_refused() {
     let world = cluster(4, false);
+    let refused = heal_with(&world, &[]).unwrap_err();
+    assert!(refused.to_string().starts_with("no member was given; give"), "{refused}");
     let refused = heal_with(&world, &["one", "./one"]).unwrap_err();
     assert!(refused.to_string().contains("given twice"), "{refused}");
     let other = cluster(4, false);
