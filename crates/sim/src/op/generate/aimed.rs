@@ -307,6 +307,22 @@ impl Generator {
         }
     }
 
+    /// More keys than one index block holds.
+    pub(super) fn many_small_keys(&mut self) -> Vec<Op> {
+        let space = self.kept_space();
+        let value = self.value_of(3);
+        let many = Op::PutMany { tx: TX, space, first: 0, count: 15_000, value, scattered: false };
+        let mut ops = vec![Op::Begin { tx: TX }, many, commit(TX), Op::Compact, Op::DropCaches];
+        let get = |number| Op::Get {
+            from: Reader::Back(0),
+            space,
+            key: numbered_key(number),
+            how: Get::Value,
+        };
+        ops.extend((0..20).map(|number| get(number * 740)));
+        ops
+    }
+
     /// Commits, images, flushes and reads of a few keys in any order, and a crash or power cut.
     pub(super) fn images_flushes_and_an_end(&mut self) -> Vec<Op> {
         let space =

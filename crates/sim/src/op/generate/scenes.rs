@@ -471,22 +471,6 @@ impl Generator {
         ops
     }
 
-    /// More keys than one index block holds.
-    fn many_small_keys(&mut self) -> Vec<Op> {
-        let space = self.kept_space();
-        let value = self.value_of(3);
-        let many = Op::PutMany { tx: TX, space, first: 0, count: 15_000, value, scattered: false };
-        let mut ops = vec![Op::Begin { tx: TX }, many, commit(TX), Op::Compact, Op::DropCaches];
-        let get = |number| Op::Get {
-            from: Reader::Back(0),
-            space,
-            key: numbered_key(number),
-            how: Get::Value,
-        };
-        ops.extend((0..20).map(|number| get(number * 740)));
-        ops
-    }
-
     /// A reader of a value stays open while the value moves out of the log.
     fn reader_over_what_moves(&mut self) -> Vec<Op> {
         let (space, key) = (self.kept_space(), self.key());
