@@ -10,8 +10,8 @@
 //! can be read. Each session checks that its server keeps commits (`session.rs`).
 //!
 //! Storing a batch of a cluster (`log/…`) notifies the members that listen on a channel with the
-//! name of the schema. A notification can be lost with its connection, so who waits also asks for
-//! the object: after it has begun to listen, and from time to time.
+//! name of the schema. A notification can be lost with its connection, so a waiter also asks for the
+//! object: after it has begun to listen, and from time to time.
 
 mod address;
 mod session;
@@ -46,7 +46,7 @@ const LISTED: i64 = 10_000;
 /// The longest time of a request, by default.
 const LIMIT: Duration = Duration::from_secs(8);
 
-/// Who waits asks for the object after this time in case the notification was lost.
+/// A waiter asks for the object after this time, in case its notification was lost.
 const REST: Duration = Duration::from_secs(5);
 
 /// Objects in a schema of a PostgreSQL database.
@@ -65,6 +65,21 @@ struct Shared {
     clock: SystemClock,
     idle: Mutex<Vec<Session>>,
     listeners: Mutex<Vec<Listener>>,
+}
+
+impl Shared {
+    fn new(address: Address) -> Self {
+        Self {
+            sql: Statements::of(&address.schema),
+            address,
+            limit: LIMIT,
+            rest: REST,
+            makes: true,
+            clock: SystemClock::new(),
+            idle: Mutex::default(),
+            listeners: Mutex::default(),
+        }
+    }
 }
 
 /// A session that listens.
@@ -148,27 +163,16 @@ type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
 impl Postgres {
     /// The bucket that a URL such as `postgres://user@host/database/schema` names: the URL of libpq
-    /// and a schema, which is of this bucket alone. A path after the schema is a prefix of the
-    /// names of objects. The parameters `host`, `port`, `sslmode`, `sslrootcert` and `passfile`
-    /// and the variables of libpq (`PGPASSWORD`, `PGSSLMODE`, …) have their meaning of libpq. If
+    /// and a schema that only this bucket uses. A path after the schema is a prefix of the names of
+    /// objects. The parameters `host`, `port`, `sslmode`, `sslrootcert` and `passfile` and the
+    /// environment variables (`PGPASSWORD`, `PGSSLMODE`, …) have the same meaning as for libpq. If
     /// there are several hosts, the first that accepts writes is used. No request is made yet.
     ///
     /// # Errors
     /// [`Error::Url`]: the URL has another form, or a password.
     pub fn open(url: &str) -> Result<Self> {
         let address = Address::parse(url, |name| std::env::var(name).ok())?;
-        let sql = Statements::of(&address.schema);
-        let shared = Shared {
-            address,
-            sql,
-            limit: LIMIT,
-            rest: REST,
-            makes: true,
-            clock: SystemClock::new(),
-            idle: Mutex::default(),
-            listeners: Mutex::default(),
-        };
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self { shared: Arc::new(Shared::new(address)) })
     }
 
     /// Creates no schema and no table: a write into a schema that is missing fails with `NotFound`.
@@ -192,17 +196,9 @@ impl Postgres {
     }
 
     fn with(self, change: impl FnOnce(&mut Shared)) -> Self {
-        let old = &self.shared;
-        let mut shared = Shared {
-            address: old.address.clone(),
-            sql: Statements::of(&old.address.schema),
-            limit: old.limit,
-            rest: old.rest,
-            makes: old.makes,
-            clock: SystemClock::new(),
-            idle: Mutex::default(),
-            listeners: Mutex::default(),
-        };
+        let Shared { address, limit, rest, makes, .. } = &*self.shared;
+        let (limit, rest, makes) = (*limit, *rest, *makes);
+        let mut shared = Shared { limit, rest, makes, ..Shared::new(address.clone()) };
         change(&mut shared);
         Self { shared: Arc::new(shared) }
     }
@@ -389,7 +385,9 @@ impl Postgres {
         loop {
             let now = clock.monotonic_nanos();
             let asked_at = match asked {
-                Some((name_asked, at)) if name_asked == name && now < *at + rest => *at,
+                Some((name_asked, at)) if name_asked == name && now < at.saturating_add(rest) => {
+                    *at
+                }
                 _ => {
                     let parameters: [Parameter<'_>; 1] = [(&name, Type::TEXT)];
                     let answer = session.run(async |client| {

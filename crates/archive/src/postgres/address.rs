@@ -55,7 +55,7 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// The address in a URL. What the URL leaves out comes from the variables of libpq.
+    /// The address in a URL. Parts that the URL omits come from the environment variables of libpq.
     ///
     /// # Errors
     /// [`Error::Url`]
@@ -148,8 +148,8 @@ fn parse(url: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<Addres
     let mut parts = path.trim_end_matches('/').split('/').map(decoded);
     let database = parts.next().transpose()?.filter(|name| !name.is_empty()).ok_or(form)?;
     let schema = parts.next().transpose()?.ok_or(
-        "it names no schema; write postgres://USER@HOST/DATABASE/SCHEMA, where the schema is of \
-         this cluster or archive alone",
+        "it names no schema; write postgres://USER@HOST/DATABASE/SCHEMA, where only this \
+         cluster or archive uses the schema",
     )?;
     check_schema(&schema)?;
     let mut prefix = String::new();

@@ -34,7 +34,7 @@ const SETTINGS: &str = "-c synchronous_commit=on \
      -c tcp_keepalives_idle=30 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=3 \
      -c tcp_user_timeout=60000";
 
-/// Asks what decides whether a server is fit.
+/// Queries the settings that decide whether a server is accepted.
 const CHECK: &str = "SELECT current_setting('fsync'), current_setting('full_page_writes'), \
      current_setting('synchronous_commit'), current_setting('transaction_read_only'), \
      pg_is_in_recovery()";
@@ -65,7 +65,7 @@ impl Session {
                 Err(error) => failures.push(error),
             }
         }
-        // While one of the servers may come back or be promoted, it is worth to try again.
+        // While one of the servers may come back or be promoted, it is worth trying again.
         let is_final = |error: &&io::Error| {
             use ErrorKind::{InvalidInput, NotFound, PermissionDenied};
             [InvalidInput, NotFound, PermissionDenied].contains(&error.kind())

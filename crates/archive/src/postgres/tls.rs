@@ -56,7 +56,7 @@ impl Tls {
         }
     }
 
-    /// What encrypts a connection.
+    /// The TLS connector of a connection.
     ///
     /// # Errors
     /// The file of the authorities.

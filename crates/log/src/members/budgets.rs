@@ -166,9 +166,9 @@ impl Budgets {
         self.table.notify();
     }
 
-    /// Publishes that this member keeps the budget that it had before [`Budgets::grow`]. Wakes
-    /// nobody: it would wake this member too, which would try to grow again and again. Another
-    /// member whose growth this one blocked meanwhile checks again soon by itself.
+    /// Publishes that this member keeps the budget that it had before [`Budgets::grow`]. Sends no
+    /// wake-up, because this member would receive it too and try to grow again and again. A member
+    /// whose growth was blocked meanwhile checks again soon without one.
     pub fn has_not_grown(&self, bytes: u64) {
         self.table.set(SlotWord::Budget, bytes);
     }

@@ -120,7 +120,7 @@ pub(super) const TRIM: Request = Request { asked: 4, done: 5, failed: 6 };
 /// Slots of members.
 pub(crate) const SLOTS: usize = 64;
 pub(super) const SLOTS_AT: usize = 64;
-/// The words of a slot. There are so many that no two slots share a cache line.
+/// Words in a slot: two cache lines, so that no two slots share one.
 pub(super) const SLOT_WORDS: usize = 16;
 pub(super) const SLOTS_END: usize = SLOTS_AT + SLOTS * SLOT_WORDS;
 
