@@ -10,8 +10,8 @@
 //! can be read. Each session checks that its server keeps commits (`session.rs`).
 //!
 //! Storing a batch of a cluster (`log/…`) notifies the members that listen on a channel with the
-//! name of the schema. A notification can be lost with its connection, so a waiter also asks for the
-//! object: after it has begun to listen, and from time to time.
+//! name of the schema. A notification can be lost with its connection, so a waiter also asks for
+//! the object: after it has begun to listen, and from time to time.
 
 mod address;
 mod session;

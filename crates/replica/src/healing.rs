@@ -100,7 +100,8 @@ pub struct HealReport {
 ///
 /// # Errors
 /// [`Error::NotAMember`], [`Error::OtherCluster`], [`Error::EmptyBucket`], [`Error::Diverged`],
-/// [`Error::WouldLose`], [`Error::NoMember`], [`Error::Unusable`]; the stores, the disk, the bucket.
+/// [`Error::WouldLose`], [`Error::NoMember`], [`Error::Unusable`]; errors of the stores, the disk
+/// and the bucket.
 ///
 /// # Examples
 /// ```
