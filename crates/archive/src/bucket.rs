@@ -102,6 +102,15 @@ pub trait Bucket: Send + Sync + Debug {
         Ok(0)
     }
 
+    /// Checks that the storage keeps every object that it has confirmed, and creates what it needs,
+    /// if it was opened to be created. Returns the reason and the remedy if it may lose objects.
+    ///
+    /// # Errors
+    /// The storage.
+    fn check(&self) -> io::Result<Option<String>> {
+        Ok(None)
+    }
+
     /// The folder of the objects, without symbolic links, `.` and `..`; `None` if they are not in
     /// one.
     ///

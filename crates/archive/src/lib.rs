@@ -42,6 +42,8 @@ mod error;
 mod folder;
 mod follow;
 mod manifest;
+#[cfg(feature = "nats")]
+mod nats;
 mod object;
 mod plan;
 #[cfg(feature = "postgres")]
@@ -49,6 +51,7 @@ mod postgres;
 mod prune;
 mod push;
 mod restore;
+mod url;
 mod verify;
 mod view;
 
@@ -69,10 +72,13 @@ pub use cloud::Cloud;
 pub use error::{Damage, Error, Result};
 pub use folder::Folder;
 pub use follow::Stop;
+#[cfg(feature = "nats")]
+pub use nats::Nats;
 #[cfg(feature = "postgres")]
 pub use postgres::Postgres;
 pub use push::PushReport;
 pub use restore::RestoreReport;
+pub use url::{Folders, bucket_at, has_secret, url_of_folder};
 pub use verify::{VerifyProgress, VerifyReport};
 
 /// The index is archived again after this many bytes of log, or after as many bytes as the index
@@ -93,18 +99,19 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// The archive at a place: a path, a URL `file:///path`, or, with the feature `cloud`, a URL of
-    /// a bucket, such as `s3://bucket/prefix` (see `Cloud`), or, with the feature `postgres`,
-    /// `postgres://user@host/database/schema` (see `Postgres`). This call reads and writes nothing.
+    /// The archive at a place: a path, a URL `file:///path`, or the URL of a bucket: with the feature
+    /// `cloud`, such as `s3://bucket/prefix` (see `Cloud`), with `postgres`,
+    /// `postgres://user@host/database/schema` (see `Postgres`), with `nats`,
+    /// `nats://host,host,host/stream` (see `Nats`). This call reads and writes nothing.
     ///
     /// # Errors
     /// [`Error::Url`]: the URL has another scheme, or no path.
     pub fn open(url: &str) -> Result<Self> {
-        if let Some(bucket) = remote_of(url, Folders::Create)? {
+        if let Some(bucket) = url::remote_of(url, Folders::Create)? {
             return Ok(Self::of(bucket, url));
         }
         let disk: Arc<dyn Disk> = Arc::new(OsDisk::new());
-        let path = path_of(url)?;
+        let path = url::path_of(url)?;
         Ok(Self::of(Arc::new(Folder::new(disk, path)), path))
     }
 
@@ -261,126 +268,5 @@ fn hold(db: &Db, from: Glsn) -> Result<Option<LogHold>> {
     match db.hold_log(from) {
         Err(plimsoll::Error::InvalidInput(InvalidInput::CannotHoldLog { .. })) => Ok(None),
         held => Ok(held.map(Some)?),
-    }
-}
-
-/// Schemes of URLs of buckets.
-const CLOUD_SCHEMES: [&str; 8] = ["s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss"];
-
-/// The bucket that a URL names; `None` if it names none outside of this machine's file systems.
-fn remote_of(url: &str, folders: Folders) -> Result<Option<Arc<dyn Bucket>>> {
-    match url.split_once("://") {
-        Some((scheme, _)) if CLOUD_SCHEMES.contains(&scheme) => open_cloud(url).map(Some),
-        Some(("postgres" | "postgresql", _)) => open_postgres(url, folders).map(Some),
-        _ => Ok(None),
-    }
-}
-
-#[cfg(feature = "cloud")]
-fn open_cloud(url: &str) -> Result<Arc<dyn Bucket>> {
-    Ok(Arc::new(Cloud::open(url)?))
-}
-
-#[cfg(not(feature = "cloud"))]
-fn open_cloud(url: &str) -> Result<Arc<dyn Bucket>> {
-    let what = "this build does not support buckets; build it with `--features cloud`".to_owned();
-    Err(Error::Url { url: url.to_owned(), what })
-}
-
-#[cfg(feature = "postgres")]
-fn open_postgres(url: &str, folders: Folders) -> Result<Arc<dyn Bucket>> {
-    let bucket = Postgres::open(url)?;
-    Ok(Arc::new(match folders {
-        Folders::Create => bucket,
-        Folders::Existing => bucket.existing(),
-    }))
-}
-
-#[cfg(not(feature = "postgres"))]
-fn open_postgres(url: &str, _: Folders) -> Result<Arc<dyn Bucket>> {
-    // Without the URL, which may contain a password.
-    let (scheme, _) = url.split_once("://").unwrap_or((url, ""));
-    let what = "this build does not support PostgreSQL; build it with `--features postgres`";
-    Err(Error::Url { url: format!("{scheme}://…"), what: what.to_owned() })
-}
-
-/// Whether a bucket in a folder or a database creates the folders or tables of its objects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Folders {
-    /// They are created by the first write.
-    Create,
-    /// They exist. If they do not, the bucket is lost or not mounted, and every write fails.
-    Existing,
-}
-
-/// The bucket at a place, for several writers: a path, a URL `file:///path`, or, with the features
-/// `cloud` and `postgres`, a URL of a bucket or of a database. This call reads and writes nothing.
-/// A folder is [exclusive](Folder::exclusive).
-///
-/// # Errors
-/// [`Error::Url`]: the URL has another scheme, or no path.
-///
-/// # Examples
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let dir = tempfile::tempdir()?;
-/// use plimsoll_archive::{Folders, Put, bucket_at};
-///
-/// let url = format!("file://{}/bucket", dir.path().display());
-/// let bucket = bucket_at(&url, Folders::Create)?;
-/// assert_eq!(bucket.put_new("folder/name", &mut &b"first"[..])?, Put::New);
-/// assert_eq!(bucket.put_new("folder/name", &mut &b"second"[..])?, Put::Exists);
-/// assert!(bucket.exists("folder/name")?);
-/// # Ok(())
-/// # }
-/// ```
-pub fn bucket_at(url: &str, folders: Folders) -> Result<Arc<dyn Bucket>> {
-    if let Some(bucket) = remote_of(url, folders)? {
-        return Ok(bucket);
-    }
-    let folder = Folder::new(Arc::new(OsDisk::new()), path_of(url)?).exclusive();
-    Ok(Arc::new(match folders {
-        Folders::Create => folder,
-        Folders::Existing => folder.existing(),
-    }))
-}
-
-/// The folder that a URL names.
-fn path_of(url: &str) -> Result<&str> {
-    let refuse = |what: &str| Err(Error::Url { url: url.to_owned(), what: what.to_owned() });
-    let path = match url.split_once("://") {
-        None => url,
-        Some(("file", path)) => path.strip_prefix("localhost").unwrap_or(path),
-        Some(_) => {
-            return refuse(
-                "this is not the URL of a folder or bucket; give a path, file:///PATH, \
-                 s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or \
-                 postgres://USER@HOST/DATABASE/SCHEMA",
-            );
-        }
-    };
-    if url.contains("://") && path.contains('%') {
-        return refuse("percent signs in URLs are not decoded; give a path");
-    }
-    match url.contains("://") && !path.starts_with('/') || path.is_empty() {
-        true => refuse("the URL has no absolute path; write file:///PATH"),
-        false => Ok(path),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn folders_and_file_urls_are_places_of_archives() {
-        assert_eq!(path_of("some/folder").unwrap(), "some/folder");
-        assert_eq!(path_of("/some/folder").unwrap(), "/some/folder");
-        assert_eq!(path_of("file:///some/folder").unwrap(), "/some/folder");
-        assert_eq!(path_of("file://localhost/some").unwrap(), "/some");
-        assert_eq!(path_of("/some%20folder").unwrap(), "/some%20folder");
-        for url in ["", "ftp://host/key", "file://host/some", "file://", "file:///some%20folder"] {
-            assert!(matches!(path_of(url), Err(Error::Url { .. })), "{url}");
-        }
     }
 }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll::Glsn;
-use plimsoll_archive::{Archive, Bucket, Folders, Put, bucket_at};
+use plimsoll_archive::{Archive, Bucket, Folders, Put, bucket_at, has_secret, url_of_folder};
 use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::Disk;
 use serde::{Deserialize, Serialize};
@@ -101,12 +101,17 @@ impl Place {
 
     /// The objects in a folder of the bucket that has folders itself, and the URL.
     pub(crate) fn bucket_of(&self, folder: &str) -> Result<(Arc<dyn Bucket>, String)> {
-        let (path, query) = match self.url.split_once('?') {
-            Some((path, query)) if is_database(&self.url) => (path, format!("?{query}")),
-            _ => (&*self.url, String::new()),
-        };
-        let url = format!("{}/{folder}{query}", path.trim_end_matches('/'));
+        let url = url_of_folder(&self.url, folder);
         Ok((through(bucket_at(&url, Folders::Create)?), url))
+    }
+
+    /// Fails if the place may lose objects that it has confirmed. Creates what it needs, if it was
+    /// found to be created.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.bucket.check().map_err(|error| self.failed("its configuration", error))? {
+            None => Ok(()),
+            Some(what) => Err(Error::Unsafe { place: self.url.clone(), what }),
+        }
     }
 
     /// The newest base; `None` if it is that from which the cluster was created.
@@ -271,20 +276,6 @@ fn through(bucket: Arc<dyn Bucket>) -> Arc<dyn Bucket> {
     #[cfg(feature = "testing")]
     let bucket = crate::testing::wrapped(bucket);
     bucket
-}
-
-/// Whether a URL contains a password or a query, which may be a token.
-fn has_secret(url: &str) -> bool {
-    let Some((_, rest)) = url.split_once("://") else { return false };
-    let authority = rest.split('/').next().unwrap_or_default();
-    let user = authority.rsplit_once('@').map_or("", |(user, _)| user);
-    // The parameters of a database are known, and none is a secret.
-    user.contains(':') || rest.contains('?') && !is_database(url)
-}
-
-/// Whether a URL names a PostgreSQL database.
-fn is_database(url: &str) -> bool {
-    ["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme))
 }
 
 /// The names in a folder; none if it does not exist.

@@ -37,11 +37,13 @@ pub struct CreateReport {
 /// which others join, and writes `cluster.json` last. If this is interrupted, repeat it.
 ///
 /// `url` is a path, `file:///PATH`, or, with the feature `cloud`, `s3://BUCKET/PREFIX`,
-/// `gs://BUCKET/PREFIX` or `az://CONTAINER/PREFIX`, or, with the feature `postgres`,
-/// `postgres://USER@HOST/DATABASE/SCHEMA`. No other process may have the store open.
+/// `gs://BUCKET/PREFIX` or `az://CONTAINER/PREFIX`, with `postgres`,
+/// `postgres://USER@HOST/DATABASE/SCHEMA`, with `nats`, `nats://HOST,HOST,HOST/STREAM`. No other
+/// process may have the store open.
 ///
 /// # Errors
-/// [`Error::Unfit`]: the bucket does not support put-if-absent. [`Error::ClusterExists`],
+/// [`Error::Unfit`]: the bucket does not support put-if-absent. [`Error::Unsafe`]: its servers may
+/// lose commits. [`Error::ClusterExists`],
 /// [`Error::NotEmpty`], [`Error::IsAMember`]; the store, the bucket.
 ///
 /// # Examples
@@ -75,6 +77,7 @@ pub fn create(url: &str, store: impl AsRef<Path>, options: Options) -> Result<Cr
         }
         Some(_) => return Err(Error::ClusterExists { place: place.url }),
         None => {
+            place.check()?;
             place.check_new()?;
             probe(&*place.bucket, &place.url)?;
             let pushed = place.base()?.push(&db)?;

@@ -50,6 +50,15 @@ pub enum Error {
         /// The test that failed.
         what: String,
     },
+    /// The servers of the place are configured so that they may lose commits which they have
+    /// confirmed: change their configuration.
+    #[error("{place}: this place may lose commits: {what}")]
+    Unsafe {
+        /// The place.
+        place: String,
+        /// The setting, and the remedy.
+        what: String,
+    },
     /// There is a cluster at this place: join it, or create another one at another place.
     #[error(
         "{place}: there is a cluster here already; join it with `plimsoll cluster join`, or give \

@@ -384,6 +384,7 @@ impl Healing<'_> {
             };
             made().map_err(Error::file(&folder))?;
         }
+        place.check()?;
         place.make_folders(&["tmp", crate::blobs::FOLDER, LOG, bases::FOLDER])?;
         place.sync_root()?;
         match found.problems.contains(&Problem::Empty) {

@@ -43,8 +43,8 @@ pub struct JoinReport {
 /// that was moved.
 ///
 /// # Errors
-/// [`Error::NotACluster`], [`Error::DestinationExists`], [`Error::Archive`] (which names the
-/// damaged objects of the base), [`Error::IsAMember`]; the store, the bucket.
+/// [`Error::NotACluster`], [`Error::Unsafe`], [`Error::DestinationExists`], [`Error::Archive`]
+/// (which names the damaged objects of the base), [`Error::IsAMember`]; the store, the bucket.
 ///
 /// # Examples
 /// See the [crate](crate).
@@ -52,6 +52,7 @@ pub fn join(url: &str, dest: impl AsRef<Path>, options: Options) -> Result<JoinR
     let dest = dest.as_ref();
     let place = Place::find(url, Folders::Existing)?;
     let identity = place.identity()?;
+    place.check()?;
     let membership = Membership { url: place.url.clone(), id: identity.id };
     let mut report = JoinReport {
         url: place.url.clone(),

@@ -75,6 +75,9 @@ pub(crate) fn remedy(error: &io::Error) -> &'static str {
         ErrorKind::InvalidInput => "correct this, and try again",
         // The code of S3 and of services with its interface.
         _ if error.to_string().contains("NoSuchBucket") => "create the bucket, or check the URL",
+        _ if error.to_string().contains("there is no stream") => {
+            "commits fail until it exists again"
+        }
         _ => "check that the bucket can be reached; commits succeed again once it can",
     }
 }

@@ -71,6 +71,12 @@ fn places_that_are_no_archive_are_named() {
         assert!(refused.contains("build it with `--features postgres`"), "{refused}");
         assert!(!refused.contains("geheim"), "{refused}");
     }
+    #[cfg(not(feature = "nats"))]
+    {
+        let refused = Archive::open("nats://ada:geheim@host/stream").unwrap_err().to_string();
+        assert!(refused.contains("build it with `--features nats`"), "{refused}");
+        assert!(!refused.contains("geheim"), "{refused}");
+    }
     let nowhere = Archive::open(world.path("nowhere").to_str().unwrap()).unwrap();
     let refused = nowhere.restore(world.path("new"), options(), Moment::Newest);
     assert!(matches!(refused, Err(Error::NotAnArchive { .. })), "{refused:?}");

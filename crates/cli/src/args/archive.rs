@@ -27,9 +27,10 @@ in that time.
 
 ARCHIVE is a folder, which is created, or its URL file:///PATH; put it on another disk. A build \
 with the feature `cloud` also takes s3://BUCKET/PREFIX, gs://BUCKET/PREFIX and \
-az://CONTAINER/PREFIX, with the credentials of the environment, and one with the feature \
-`postgres` takes postgres://USER@HOST/DATABASE/SCHEMA. An archive belongs to one store \
-and to one archiver at a time. `plimsoll verify ARCHIVE` reads and checks all of it.
+az://CONTAINER/PREFIX, with the credentials of the environment; one with the feature `postgres` \
+takes postgres://USER@HOST/DATABASE/SCHEMA, and one with the feature `nats` \
+nats://HOST,HOST,HOST/STREAM?monitor=URL,URL,URL. An archive belongs to one store and to one \
+archiver at a time. `plimsoll verify ARCHIVE` reads and checks all of it.
 
 Examples:
   plimsoll archive demo.plimsoll /backup/demo.archive

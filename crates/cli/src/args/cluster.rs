@@ -36,9 +36,10 @@ command is interrupted, run it again. No other process may have the store open.
 URL is a folder, which is created, or its URL file:///PATH. The folder must be on a file system \
 with hard links; members on other machines need it mounted (NFS with lookupcache=positive). A \
 build with the feature `cloud` also takes s3://BUCKET/PREFIX, gs://BUCKET/PREFIX and \
-az://CONTAINER/PREFIX, with the credentials of the environment, and one with the feature \
-`postgres` takes postgres://USER@HOST/DATABASE/SCHEMA. Give each cluster its own folder, prefix \
-or schema.
+az://CONTAINER/PREFIX, with the credentials of the environment; one with the feature `postgres` \
+takes postgres://USER@HOST/DATABASE/SCHEMA, and one with the feature `nats` \
+nats://HOST,HOST,HOST/STREAM?monitor=URL,URL,URL. Give each cluster its own folder, prefix, schema \
+or stream.
 
 Examples:
   plimsoll cluster create /srv/users.bucket --from users.plimsoll

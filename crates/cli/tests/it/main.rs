@@ -36,6 +36,11 @@ mod maintenance;
 mod member_load;
 mod merges;
 mod moments;
+#[cfg(feature = "nats")]
+mod nats;
+#[cfg(feature = "nats")]
+#[path = "../../../replica/tests/it/nats_servers.rs"]
+mod nats_servers;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "postgres")]

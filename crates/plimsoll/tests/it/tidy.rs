@@ -134,6 +134,7 @@ const CLOCKS: [&str; 14] = [
     "cli/",
     "replay/src/replay.rs",
     "archive/src/folder.rs",
+    "archive/src/nats",
     "archive/src/postgres.rs",
     "replica/src/bucket_order.rs",
     "replica/src/creating.rs",

@@ -14,6 +14,10 @@ mod heal;
 mod heal_refusals;
 mod members;
 mod memory_bucket;
+#[cfg(feature = "nats")]
+mod nats;
+#[cfg(feature = "nats")]
+mod nats_servers;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "postgres")]
