@@ -330,7 +330,7 @@ impl Driver {
         // While a process waited for another one, the other one may have worked.
         let db = self.member(number).db.clone();
         self.absorb(&db)?;
-        match random.below(84) {
+        match random.below(86) {
             0..14 => self.change(number, random),
             14..20 => self.transaction(number, random),
             20..23 => self.begin(number, random),
@@ -380,6 +380,7 @@ impl Driver {
             74..76 => self.poll_watches(random),
             76..80 => self.check_histories(number, random),
             80..84 => self.failing(number, random),
+            84 | 85 => self.delete_then_cut(number, random),
             _ => self.check(number, random),
         }
     }

@@ -233,7 +233,7 @@ impl Driver {
         let number = random.below(self.members.len() as u64) as usize;
         // While a process waited for another one, the other one may have worked.
         self.absorb_marks(&self.member(number).db.clone())?;
-        match random.below(32) {
+        match random.below(34) {
             0..12 => return self.transaction(number, random),
             12..17 => self.pass(random),
             17 | 18 => upkeep("flush", self.member(number).db.flush())?,
@@ -262,9 +262,21 @@ impl Driver {
                 return self
                     .follow(number, [None, Some(1 + random.below(4))][random.below(2) as usize]);
             }
+            32 => return self.trim(number, random),
             _ => return self.check(number, random),
         }
         Ok(())
+    }
+
+    /// Trims the log, up to the watches and sometimes a little less.
+    fn trim(&mut self, number: usize, random: &mut Random) -> Outcome {
+        let watched = self.members.iter().flatten().flat_map(|member| &member.feeds);
+        let end = watched.map(Feed::needs).min().unwrap_or(u64::MAX).min(self.model.newest + 1);
+        let until = Glsn(end.saturating_sub(random.below(3)));
+        let db = self.member(number).db.clone();
+        // The log is freed up to what the index has.
+        upkeep("flush", db.flush())?;
+        upkeep("trim", db.log().trim(until).map(drop))
     }
 
     /// Does background work, which may advance the log's time by a commit.
@@ -382,13 +394,28 @@ impl Driver {
         self.compare(number, &member.db.snapshot(), &[0, 1], (newest, now))?;
         self.compare(number, &member.db.begin(), &[0, 1], (newest, now))?;
         for (snapshot, then) in &member.snapshots {
-            self.compare(number, snapshot, &[0, 1], (snapshot.at().0, *then))?;
+            let at = snapshot.at();
+            self.compare(number, snapshot, &[0, 1], (at.0, *then))
+                .map_err(|failure| failure.within("an open snapshot"))?;
+            // Opened again, an older moment is judged by the time of its commit. If another process
+            // has trimmed the log, that time may be unknown.
+            let then = self.model.time_of(at.0).filter(|_| at.0 < newest);
+            if let Some(then) = then.filter(|_| self.members.len() == 1) {
+                let again = done("again", member.db.snapshot_at(Moment::Glsn(at)))?;
+                self.compare(number, &again, &[0], (at.0, then))
+                    .map_err(|failure| failure.within("an open moment, opened again"))?;
+            }
         }
         if let Some((glsn, then)) = self.model.commit_at(random.next_u64()) {
             let past = done("past", member.db.snapshot_at(Moment::Glsn(Glsn(glsn))))?;
             // The newest commit is judged by the clock.
             let then = if glsn == newest { now } else { then };
-            self.compare(number, &past, &[0], (glsn, then))?;
+            // A commit that was trimmed is judged by a later time. That another process has trimmed
+            // the log is known by now.
+            if glsn >= member.db.log().bounds().first.0 || glsn == newest {
+                self.compare(number, &past, &[0], (glsn, then))
+                    .map_err(|failure| failure.within("an earlier moment"))?;
+            }
         }
         Ok(())
     }

@@ -26,6 +26,11 @@ impl Failure {
         self
     }
 
+    /// Adds where it happened.
+    pub fn within(self, place: &str) -> Self {
+        Self { message: format!("{place}: {}", self.message), ..self }
+    }
+
     /// The kind of failure: its message without numbers and names, to recognize the same failure in
     /// a shortened run.
     pub fn sort(&self) -> String {

@@ -85,13 +85,14 @@ fn damage_once(
     // Combine only kinds of damage that are detectable together. A lost manifest with an older log
     // is not.
     match random.below(if twice { 14 } else { 16 }) {
-        0 | 1 => {
+        0 => {
             let count = 1 + random.below(4);
             for _ in 0..count {
                 world.disk.corrupt(path, random.below(len), 1 << random.below(8))?;
             }
             Ok(format!("{count} bits of {}", path.display()))
         }
+        1 => flip_at_end_of_log(world, store, random),
         2 => overwrite(world, path, at, &vec![0; piece_len], "zeros"),
         3 => {
             let noise: Vec<u8> = (0..piece_len).map(|_| random.below(256) as u8).collect();
@@ -151,15 +152,36 @@ fn lose_end_of_log(
     store: &ClosedStore,
     random: &mut Random,
 ) -> std::io::Result<String> {
-    let is_segment = |path: &Path| path.extension().is_some_and(|ending| ending == "seg");
-    let Some((path, bytes)) = store.contents().iter().rfind(|(path, _)| is_segment(path)) else {
+    let Some((path, used)) = end_of_log(store) else {
         return Ok("nothing: there is no segment".to_owned());
     };
-    let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1) as u64;
     // Mostly a short part.
     let reach = 1 << random.below(12);
     let lost = (1 + random.below(reach)).min(used);
     overwrite(world, path, used - lost, &vec![0; lost as usize], "the end of the log lost")
+}
+
+/// Changes a bit near the end of the log: of the last records, or of that of the clean close.
+fn flip_at_end_of_log(
+    world: &World,
+    store: &ClosedStore,
+    random: &mut Random,
+) -> std::io::Result<String> {
+    let Some((path, used)) = end_of_log(store).filter(|(_, used)| *used > 0) else {
+        return Ok("nothing: there is no segment".to_owned());
+    };
+    let reach = 1 << (4 + random.below(8));
+    let at = used - 1 - random.below(used.min(reach));
+    world.disk.corrupt(path, at, 1 << random.below(8))?;
+    Ok(format!("a bit of {} at {at}, of {used} bytes", path.display()))
+}
+
+/// The newest segment of the log, and the bytes of it that are used.
+fn end_of_log(store: &ClosedStore) -> Option<(&Path, u64)> {
+    let is_segment = |path: &Path| path.extension().is_some_and(|ending| ending == "seg");
+    let (path, bytes) = store.contents().iter().rfind(|(path, _)| is_segment(path))?;
+    let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
+    Some((path, used as u64))
 }
 
 /// Removes a file.

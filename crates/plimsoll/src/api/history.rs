@@ -11,6 +11,7 @@ use crate::api::snapshot::time_of;
 use crate::engine::{Engine, keyspace_lives};
 use crate::index::iter::handle::IteratorHandle;
 use crate::index::iter::versions::Versions;
+use crate::index::sources::view::View;
 use crate::read::lens::Lens;
 use crate::read::open_moments::OpenMoment;
 use crate::types::as_of::AsOf;
@@ -78,24 +79,35 @@ impl VersionInfo {
         }
         let store = self.store.upgrade().ok_or(Error::Closed)?;
         store.check_open()?;
-        let bound = || Bound::Included(KeptKey::from_slice(&self.index_key));
-        let before = Glsn(self.glsn.0.saturating_sub(1));
-        let mut versions = begin(&store, Versions::new((bound(), bound()), before, self.glsn))?;
-        let stored = store.reader.step(&mut versions, &mut Vec::new(), |versions, key| {
-            Ok(versions.next(key)?.map(|version| OwnedStored::new(version.stored)))
-        })?;
-        drop(versions);
-        match stored {
-            None => {
-                let first = store.reader.oldest_readable(IndexKey::new(&self.index_key).keyspace());
-                Err(Error::trimmed(self.glsn, first))
-            }
-            Some(OwnedStored::Inline(value)) => Ok(Some(value)),
-            Some(OwnedStored::Elsewhere(stored)) => {
-                let load = |bytes: &mut _| store.reader.load(self.glsn, stored, bytes).map(|_| ());
-                Value::of_len(&store.reader.budget, stored.value_bytes(), load).map(Some)
+        let reader = &store.reader;
+        loop {
+            let Some((stored, view)) = self.find(&store)? else {
+                let first = reader.oldest_readable(IndexKey::new(&self.index_key).keyspace());
+                return Err(Error::trimmed(self.glsn, first));
+            };
+            let stored = match stored {
+                OwnedStored::Inline(value) => return Ok(Some(value)),
+                OwnedStored::Elsewhere(stored) => stored,
+            };
+            let load = |bytes: &mut _| reader.load(self.glsn, stored, bytes).map(|_| ());
+            match Value::of_len(&reader.budget, stored.value_bytes(), load) {
+                Ok(value) => return Ok(Some(value)),
+                // The value may have moved.
+                Err(error) => drop(reader.newer_view(&view).ok_or(error)?),
             }
         }
+    }
+
+    /// The stored version, and the sources in which it was found; `None` if it is not retained.
+    fn find(&self, store: &Engine) -> Result<Option<(OwnedStored, Weak<View>)>> {
+        let bound = || Bound::Included(KeptKey::from_slice(&self.index_key));
+        let before = Glsn(self.glsn.0.saturating_sub(1));
+        let mut versions = begin(store, Versions::new((bound(), bound()), before, self.glsn))?;
+        store.reader.step(&mut versions, &mut Vec::new(), |versions, key| {
+            let stored = versions.next(key)?.map(|version| OwnedStored::new(version.stored));
+            let view = versions.view();
+            Ok(stored.map(|stored| (stored, view)))
+        })
     }
 }
 

@@ -168,7 +168,12 @@ fn free_up_to(
     if others == until {
         hit(Border::TrimHeldBack);
     }
-    let time_of = |at| log.meta(at).ok().map(|meta| meta.timestamp_micros);
+    // The log still has the time of the last entry that was trimmed.
+    let time_of = |at: Glsn| match log.meta(at) {
+        Ok(meta) => Some(meta.timestamp_micros),
+        Err(_) if at.next() == before => log.time_or_later(at).ok(),
+        Err(_) => None,
+    };
     space.reader.snapshots.keep_times(until, time_of);
     hit(Border::TrimChosen);
     let mut failure = None;

@@ -141,7 +141,7 @@ impl Driver {
     }
 
     /// Writes one key in a commit.
-    fn write<T>(
+    pub(super) fn write<T>(
         &mut self,
         number: usize,
         branch: usize,

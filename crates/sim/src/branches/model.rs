@@ -6,6 +6,9 @@ use std::sync::Arc;
 /// The number of keyspaces.
 pub(super) const SPACES: usize = 5;
 
+/// The keyspace of plain values that retains the latest ones.
+pub(super) const LATEST: usize = 1;
+
 /// The keyspace of numbers.
 pub(super) const NUMBERS: usize = 2;
 

@@ -3,7 +3,7 @@
 use plimsoll::{Error, Glsn, InvalidInput, Moment, Retention};
 use plimsoll_disk::random::Random;
 
-use crate::branches::model::{Effect, MAIN};
+use crate::branches::model::{Content, Effect, KEYS, LATEST, MAIN};
 use crate::branches::{Driver, Step, done, refused};
 use crate::failure::{Failure, same};
 
@@ -114,6 +114,42 @@ impl Driver {
             });
         }
         self.commit(number, "delete", Effect::Delete { branch }, |db| db.delete_branch(&name))
+    }
+
+    /// A branch is deleted, the runs are merged, and the power is cut, possibly before the deletion
+    /// is durable. In a store that is not shared, which may have unsynced commits.
+    pub(super) fn delete_then_cut(&mut self, number: usize, random: &mut Random) -> Step {
+        if self.members.len() > 1 || self.model.alive().len() > BRANCHES_MAX {
+            return Ok(());
+        }
+        let (db, space) =
+            (self.member(number).db.clone(), self.member(number).spaces[LATEST].clone());
+        let names = (0..).map(|n| format!("b{n}"));
+        let name = { names }.find(|name| self.model.find(name).is_none()).expect("there are few");
+        let key = random.below(KEYS) as u8;
+        for round in 0..3 + random.below(8) {
+            let value = vec![round as u8; 40];
+            let content = Content::new(value.clone(), None);
+            self.write(number, MAIN, (LATEST, key), Some(content), |db| {
+                db.put(&space, [key], &value)
+            })?;
+            done("flush", db.flush())?;
+            if round == 0 {
+                let fork = self.model.newest;
+                let effect = Effect::Create { name: name.clone(), parent: MAIN, fork };
+                let main = self.branch(number, MAIN)?;
+                self.commit(number, "create", effect, |db| db.create_branch(&name, &main))?;
+            }
+        }
+        done("sync", db.sync())?;
+        self.model.acked = self.model.newest;
+        let branch = self.model.find(&name).expect("it was created");
+        self.commit(number, "delete", Effect::Delete { branch }, |db| db.delete_branch(&name))?;
+        self.work(number, random)?;
+        if random.below(3) > 0 {
+            self.world.disk.cut_power();
+        }
+        Ok(())
     }
 
     /// Creates or deletes a tag.

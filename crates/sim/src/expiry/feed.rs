@@ -27,6 +27,13 @@ pub(super) struct Feed {
     reported: BTreeSet<(u8, u64)>,
 }
 
+impl Feed {
+    /// The first commit that it has not passed.
+    pub(super) fn needs(&self) -> u64 {
+        self.events.position().0
+    }
+}
+
 impl Driver {
     /// Opens a watch in a process.
     pub(super) fn open_feed(&mut self, number: usize, random: &mut Random) -> Outcome {
@@ -35,7 +42,9 @@ impl Driver {
         let space = random.below(SPACES.len() as u64) as usize;
         // Some watches begin with older commits.
         let from = member.db.newest().next().0 - random.below(3).min(base);
-        let from = plimsoll::Glsn(from.max(member.db.log().bounds().first.0));
+        // One of the processes has trimmed the log last; the others may not know it yet.
+        let trimmed = self.members.iter().flatten().map(|member| member.db.log().bounds().first);
+        let from = plimsoll::Glsn(from.max(trimmed.max().unwrap_or_default().0));
         let watch = done("watch", member.db.watch(&member.spaces[space], "", from))?;
         let mut events = done("expiries", watch.with_expiries())?;
         if random.below(4) > 0 {

@@ -41,6 +41,11 @@ impl Model {
         self.versions.entry(place).or_default().push((glsn, content));
     }
 
+    /// The time of a commit.
+    pub(super) fn time_of(&self, glsn: u64) -> Option<u64> {
+        self.times.get(&glsn).copied()
+    }
+
     /// One of the commits, and its time.
     pub(super) fn commit_at(&self, pick: u64) -> Option<(u64, u64)> {
         let nth = (pick as usize).checked_rem(self.times.len())?;

@@ -310,9 +310,14 @@ impl OpenLog {
         Ok(Glsn(low))
     }
 
-    /// The time of the last trimmed record.
+    /// The time of the last trimmed record, or a later one: another process may have trimmed the log
+    /// up to a segment that this process does not know yet.
     pub(crate) fn trimmed_micros(&self) -> u64 {
-        self.segments.read().first().map_or(0, |segment| segment.header.timestamp_floor)
+        let (all, trimmed) = (self.segments.read(), self.segments.first());
+        match all.first() {
+            Some(segment) if segment.first() < trimmed => self.tail.timestamp(),
+            first => first.map_or(0, |segment| segment.header.timestamp_floor),
+        }
     }
 
     /// The time of the last record of an entry's segment.

@@ -1,7 +1,7 @@
 //! An iterator over all versions.
 
 use std::ops::Bound;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use plimsoll_log::glsn::Glsn;
 
@@ -100,6 +100,11 @@ impl Versions {
     /// Refuses views in which the keyspace can no longer be read at one of `moments`.
     pub(crate) fn readable_at(self, moments: [Glsn; 2]) -> Self {
         Self { readable_at: Some(moments), ..self }
+    }
+
+    /// The view that it is attached in.
+    pub(crate) fn view(&self) -> Weak<View> {
+        self.attached.as_ref().map_or_else(Weak::new, |attached| Arc::downgrade(&attached.view))
     }
 
     /// Whether the last returned version was the first one of its key.
