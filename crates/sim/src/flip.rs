@@ -134,8 +134,19 @@ pub struct ClosedStore {
     /// The GLSN up to which the disk records acknowledged commits; no damage may remove these
     /// silently.
     sure: u64,
+    proven: Option<Proven>,
     files: Vec<Contents>,
     earlier: Vec<Contents>,
+}
+
+/// The part of a killed store's log that its last record proves to be durable.
+pub(crate) struct Proven {
+    /// The last proven GLSN.
+    pub(crate) glsn: u64,
+    /// The newest segment.
+    pub(crate) segment: PathBuf,
+    /// Where the last record begins in it.
+    pub(crate) end: u64,
 }
 
 impl ClosedStore {
@@ -153,7 +164,7 @@ impl ClosedStore {
     /// # Errors
     /// The store differs from the model.
     pub fn after(world: World, ops: &[Op], end: End) -> Outcome<Self> {
-        let (mut earlier, mut sure) = (Vec::new(), 0);
+        let (mut earlier, mut sure, mut proven) = (Vec::new(), 0, None);
         let driver = guarded(|| {
             let mut driver = Driver::open(world, CheckOptions::default())?;
             let pieces = ops.chunks(ops.len().div_ceil(EARLIER).max(1));
@@ -169,20 +180,28 @@ impl ClosedStore {
                 driver.run(&some)?;
                 earlier.extend(contents(driver.world())?);
             }
-            if end == End::Closed {
-                driver.finish()?;
-                sure = driver.model().newest();
+            match end {
+                End::Closed => {
+                    driver.finish()?;
+                    sure = driver.model().newest();
+                }
+                End::Killed => proven = prove(&mut driver)?,
             }
             Ok(driver)
         })?;
         let world = driver.world().copy();
         let files = contents(&world)?;
-        Ok(Self { world, model: driver.model().clone(), sure, files, earlier })
+        Ok(Self { world, model: driver.model().clone(), sure, proven, files, earlier })
     }
 
     /// A separate world with the store in it.
     pub(crate) fn world(&self) -> World {
         self.world.copy()
+    }
+
+    /// What the last record proves to be durable; `None` if the store was closed.
+    pub(crate) fn proven(&self) -> Option<&Proven> {
+        self.proven.as_ref()
     }
 
     /// The files of the store, with their bytes.
@@ -237,13 +256,18 @@ impl ClosedStore {
 
     /// Checks that a damaged copy of the store reports damage or answers right.
     pub(crate) fn look(&self, world: &World, flips: &mut FlipCounts) -> Outcome {
+        self.look_from(self.sure, world, flips)
+    }
+
+    /// As [`ClosedStore::look`], and no commit up to `sure` may be missing silently.
+    pub(crate) fn look_from(&self, sure: u64, world: &World, flips: &mut FlipCounts) -> Outcome {
         let excused = Cell::new(0u64);
         let excuse = |error: &Error| {
             let damage = is_damage(error);
             excused.set(excused.get() + u64::from(damage));
             damage
         };
-        match guarded(|| inspect(world, &self.model, self.sure, &excuse))? {
+        match guarded(|| inspect(world, &self.model, sure, &excuse))? {
             Err(error) => {
                 flips.refused += 1;
                 ensure(is_damage(&error), || {
@@ -342,6 +366,26 @@ impl ClosedStore {
             ..failure
         })
     }
+}
+
+/// Makes everything durable, and appends a record that says so.
+fn prove(driver: &mut Driver) -> Outcome<Option<Proven>> {
+    let glsn = driver.sync_all()?;
+    let end = end_of_log(&contents(driver.world())?);
+    driver.run(&parse("begin t0\nput t0 s0 =proof 9#1\ncommit t0 0#0").map_err(Failure::new)?)?;
+    driver.sync_all()?;
+    let Some((segment, end)) = end else { return Ok(None) };
+    let newest = end_of_log(&contents(driver.world())?).map(|(newest, _)| newest);
+    // The record may begin a new segment.
+    Ok((newest.as_ref() == Some(&segment)).then_some(Proven { glsn, segment, end }))
+}
+
+/// The newest segment of the log, and the bytes of it that are used.
+pub(crate) fn end_of_log(files: &[Contents]) -> Option<(PathBuf, u64)> {
+    let is_segment = |path: &Path| path.extension().is_some_and(|ending| ending == "seg");
+    let (path, bytes) = files.iter().rfind(|(path, _)| is_segment(path))?;
+    let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
+    Some((path.clone(), used as u64))
 }
 
 /// Every file of the store in a world.

@@ -13,12 +13,15 @@ use plimsoll_disk::vfs::{Caching, Disk, Open};
 
 use crate::case::Case;
 use crate::failure::{Failure, Outcome};
-use crate::flip::{ClosedStore, Contents, End, FlipCounts};
+use crate::flip::{ClosedStore, Contents, End, FlipCounts, end_of_log};
 use crate::op::Op;
 use crate::world::World;
 
 /// Number of damaged copies per store.
 const DAMAGES: u64 = 16;
+
+/// Number of copies of a killed store that are damaged before the last record of the log.
+const PROVEN: u64 = 4;
 
 /// Sector size of a disk.
 const SECTOR_BYTES: u64 = 512;
@@ -55,6 +58,7 @@ pub fn damage(case: &Case, ops: &[Op]) -> Outcome<FlipCounts> {
                 Failure::new(format!("damage {number} ({description}): {}", failure.message))
             })?;
     }
+    (0..PROVEN).try_for_each(|_| flip_proven(&store, &mut random, &mut flips))?;
     Ok(flips)
 }
 
@@ -152,13 +156,13 @@ fn lose_end_of_log(
     store: &ClosedStore,
     random: &mut Random,
 ) -> std::io::Result<String> {
-    let Some((path, used)) = end_of_log(store) else {
+    let Some((path, used)) = end_of_log(store.contents()) else {
         return Ok("nothing: there is no segment".to_owned());
     };
     // Mostly a short part.
     let reach = 1 << random.below(12);
     let lost = (1 + random.below(reach)).min(used);
-    overwrite(world, path, used - lost, &vec![0; lost as usize], "the end of the log lost")
+    overwrite(world, &path, used - lost, &vec![0; lost as usize], "the end of the log lost")
 }
 
 /// Changes a bit near the end of the log: of the last records, or of that of the clean close.
@@ -167,21 +171,27 @@ fn flip_at_end_of_log(
     store: &ClosedStore,
     random: &mut Random,
 ) -> std::io::Result<String> {
-    let Some((path, used)) = end_of_log(store).filter(|(_, used)| *used > 0) else {
+    let Some((path, used)) = end_of_log(store.contents()).filter(|(_, used)| *used > 0) else {
         return Ok("nothing: there is no segment".to_owned());
     };
     let reach = 1 << (4 + random.below(8));
     let at = used - 1 - random.below(used.min(reach));
-    world.disk.corrupt(path, at, 1 << random.below(8))?;
+    world.disk.corrupt(&path, at, 1 << random.below(8))?;
     Ok(format!("a bit of {} at {at}, of {used} bytes", path.display()))
 }
 
-/// The newest segment of the log, and the bytes of it that are used.
-fn end_of_log(store: &ClosedStore) -> Option<(&Path, u64)> {
-    let is_segment = |path: &Path| path.extension().is_some_and(|ending| ending == "seg");
-    let (path, bytes) = store.contents().iter().rfind(|(path, _)| is_segment(path))?;
-    let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
-    Some((path, used as u64))
+/// Changes a bit of the last records that the newest one proves to be durable. Such a record is
+/// never taken for a torn tail.
+fn flip_proven(store: &ClosedStore, random: &mut Random, flips: &mut FlipCounts) -> Outcome {
+    let Some(proven) = store.proven().filter(|proven| proven.end > 0) else { return Ok(()) };
+    let world = store.world();
+    let reach = 1 << (4 + random.below(8));
+    let at = proven.end - 1 - random.below(proven.end.min(reach));
+    let flipped = world.disk.corrupt(&proven.segment, at, 1 << random.below(8));
+    flipped.map_err(|error| Failure::new(format!("cannot change the log: {error}")))?;
+    store.look_from(proven.glsn, &world, flips).map_err(|failure| {
+        failure.within(&format!("a bit at {at}, before the last record at {}", proven.end))
+    })
 }
 
 /// Removes a file.

@@ -41,6 +41,14 @@ impl Driver {
         Ok(self.model.newest())
     }
 
+    /// Makes all submitted commits durable; returns the last GLSN.
+    pub(crate) fn sync_all(&mut self) -> Outcome<u64> {
+        let synced = self.db().sync();
+        self.expect("sync", synced)?;
+        self.model.acknowledge(self.model.newest());
+        Ok(self.model.newest())
+    }
+
     /// Opens the store a second time, read-only alongside the writer, and compares its reads.
     pub(super) fn read_beside(&mut self) -> Outcome<String> {
         let excuses = self.excuses;
