@@ -99,10 +99,10 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// The archive at a place: a path, a URL `file:///path`, or the URL of a bucket: with the feature
-    /// `cloud`, such as `s3://bucket/prefix` (see `Cloud`), with `postgres`,
-    /// `postgres://user@host/database/schema` (see `Postgres`), with `nats`,
-    /// `nats://host,host,host/stream` (see `Nats`). This call reads and writes nothing.
+    /// The archive at a place: a path, a URL `file:///path`, or, with the features `cloud`,
+    /// `postgres` and `nats`, a URL such as `s3://bucket/prefix` (see `Cloud`),
+    /// `postgres://user@host/database/schema` (see `Postgres`) or `nats://host,host,host/stream`
+    /// (see `Nats`). This call reads and writes nothing.
     ///
     /// # Errors
     /// [`Error::Url`]: the URL has another scheme, or no path.

@@ -94,8 +94,8 @@ pub fn url_of_folder(url: &str, folder: &str) -> String {
     format!("{}/{folder}{parameters}", place.trim_end_matches('/'))
 }
 
-/// Whether a URL contains a password, or a query, which may be a token. The storages whose URLs have
-/// parameters are not asked for: [`bucket_at`] refuses secrets in these.
+/// Whether a URL contains a password, or a query, which may be a token. Always false for a database
+/// or a stream: their URLs may have parameters, and [`bucket_at`] refuses the secrets in these.
 ///
 /// # Examples
 /// ```

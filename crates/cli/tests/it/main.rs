@@ -40,6 +40,7 @@ mod moments;
 mod nats;
 #[cfg(feature = "nats")]
 #[path = "../../../replica/tests/it/nats_servers.rs"]
+#[allow(dead_code, reason = "the tests of the replica use all of it")]
 mod nats_servers;
 #[cfg(feature = "postgres")]
 mod postgres;

@@ -310,8 +310,8 @@ impl OpenLog {
         Ok(Glsn(low))
     }
 
-    /// The time of the last trimmed record, or a later one: another process may have trimmed the log
-    /// up to a segment that this process does not know yet.
+    /// The time of the last trimmed record, or a later one: another process may have trimmed the
+    /// log up to a segment that this process does not know yet.
     pub(crate) fn trimmed_micros(&self) -> u64 {
         let (all, trimmed) = (self.segments.read(), self.segments.first());
         match all.first() {
