@@ -1,7 +1,7 @@
 //! Folders and names in memory, for the disks in memory.
 //!
 //! Follows the rules of POSIX for replacing names. Reports the names that each operation changed,
-//! so that a disk can decide on their durability. File contents are up to the disk too.
+//! so that a disk can decide on their durability. The disk also stores the contents of files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;

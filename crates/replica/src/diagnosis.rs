@@ -67,7 +67,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// Whether it is that of `cluster.json` alone.
+    /// Whether only `cluster.json` is missing or damaged.
     pub(crate) fn is_of_name(&self) -> bool {
         matches!(self, Self::Missing { object } | Self::Damaged { object, .. } if object == CLUSTER)
     }

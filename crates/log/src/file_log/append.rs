@@ -424,7 +424,7 @@ fn write(
         // The buffer is full, so wait for the writer and then write here. The tail is not locked
         // meanwhile, so that readers continue.
         drop(tail);
-        // This also makes the blob files durable that this record names.
+        // This also makes durable the blob files that this record names.
         let (mut held, ready) = log.durability.writer_and_ready()?;
         held.write_out(&log.tail, ready)?;
         tail = log.tail.write();
