@@ -70,6 +70,13 @@ pub trait Bucket: Send + Sync + Debug {
         None
     }
 
+    /// Grows when a connection was made to a server that may have an older copy of the storage than
+    /// the server before: a standby that was promoted. A caller that knows more than the storage
+    /// then has to check it.
+    fn epoch(&self) -> u64 {
+        0
+    }
+
     /// Stores a small object whether or not there is one with this name. Readers see the old object
     /// or the new one as a whole.
     ///

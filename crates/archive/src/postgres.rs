@@ -19,6 +19,7 @@ mod tls;
 
 use std::fmt;
 use std::io::{self, Cursor, ErrorKind, Read};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// The folder whose objects are waited for.
 const NOTIFIED: &str = "log/";
 
-/// Idle sessions that are kept for later requests.
+/// Idle sessions, and as many idle listeners, that are kept for later requests.
 const IDLE_MAX: usize = 4;
 
 /// Names that one request lists.
@@ -65,6 +66,8 @@ struct Shared {
     clock: SystemClock,
     idle: Mutex<Vec<Session>>,
     listeners: Mutex<Vec<Listener>>,
+    /// The number of connections so far. Each may lead to another server.
+    connections: AtomicU64,
 }
 
 impl Shared {
@@ -78,6 +81,7 @@ impl Shared {
             clock: SystemClock::new(),
             idle: Mutex::default(),
             listeners: Mutex::default(),
+            connections: AtomicU64::new(0),
         }
     }
 }
@@ -209,7 +213,10 @@ impl Postgres {
     }
 
     fn connect(&self) -> io::Result<Session> {
-        Session::open(&self.shared.address, self.shared.limit)
+        let session = Session::open(&self.shared.address, self.shared.limit)?;
+        // Before any answer of the session is believed.
+        self.shared.connections.fetch_add(1, Ordering::AcqRel);
+        Ok(session)
     }
 
     /// An idle session, or a new one; and whether it is new.
@@ -218,7 +225,8 @@ impl Postgres {
             // Not in the loop's head, whose lock would be held in the body.
             let idle = lock(&self.shared.idle).pop();
             let Some(mut session) = idle else { return Ok((self.connect()?, true)) };
-            if session.is_open() {
+            // Otherwise, a new session shows why.
+            if session.is_open() && session.check_again().is_ok() {
                 return Ok((session, false));
             }
         }
@@ -254,7 +262,8 @@ impl Postgres {
                     self.give_back(session);
                     return Ok(Some(answer));
                 }
-                Err(error) if is_missing(&error) => {
+                // Without tables, a bucket that exists was lost.
+                Err(error) if is_missing(&error) && self.shared.makes => {
                     self.give_back(session);
                     return Ok(None);
                 }
@@ -286,7 +295,8 @@ impl Postgres {
         let Shared { address, sql, .. } = &*self.shared;
         let schema = &address.schema;
         // One creator at a time: `IF NOT EXISTS` does not wait for others.
-        let begin = "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('plimsoll: create', 0))";
+        let begin =
+            "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('plimsoll: create', 0::bigint))";
         let find = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1), EXISTS (SELECT \
                     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
                     WHERE n.nspname = $1 AND c.relname = 'chunks')";
@@ -504,6 +514,10 @@ impl Bucket for Postgres {
         }
     }
 
+    fn epoch(&self) -> u64 {
+        self.shared.connections.load(Ordering::Acquire)
+    }
+
     fn exists(&self, name: &str) -> io::Result<bool> {
         let (sql, name) = (&self.shared.sql.exists, self.name(name));
         let found = self.read(|session| {
@@ -528,7 +542,10 @@ impl Bucket for Postgres {
                 waited = self.listen(&mut listener, &name, until);
             }
             if waited.as_ref().map_or_else(is_answer, |()| true) {
-                lock(&self.shared.listeners).push(listener);
+                let mut idle = lock(&self.shared.listeners);
+                if idle.len() < IDLE_MAX {
+                    idle.push(listener);
+                }
             }
             waited
         };
@@ -557,7 +574,7 @@ impl Bucket for Postgres {
         let failed = |error| Error::storage(&place, error);
         let mut session = self.connect().map_err(failed)?;
         let locked = format!("plimsoll: archive {}/{}", address.schema, address.prefix);
-        let sql = "SELECT pg_try_advisory_lock(hashtextextended($1, 0))";
+        let sql = "SELECT pg_try_advisory_lock(hashtextextended($1, 0::bigint))";
         let answer = session.run(async |client| {
             client.query_typed_one(sql, &[(&locked, Type::TEXT)]).await?.try_get(0)
         });

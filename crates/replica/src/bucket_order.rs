@@ -6,7 +6,7 @@
 //!    this append's own object was read back.
 //! 2. An append is refused if the object before it is missing, or if there is one after it: then
 //!    the bucket was rolled back or has lost objects. Where this costs a request, it is checked at
-//!    the first append, after failures, and once a minute.
+//!    the first append, after failures, on a new connection to a database, and once a minute.
 //! 3. A batch in a folder is returned only once its name is durable. A member must not be ahead of
 //!    the bucket after a power cut.
 //! 4. The newest base replaces the batches before a position. No batch before it is returned, and
@@ -99,6 +99,8 @@ pub struct BucketOrder {
     hinted: AtomicU64,
     /// When the neighbours of the end were checked last; 0: not yet.
     vetted: AtomicU64,
+    /// The bucket's epoch at that time.
+    epoch: AtomicU64,
     first: FirstPosition,
     pace: Pace,
     /// The position and object of another member that an append has met: it is read next.
@@ -129,6 +131,7 @@ impl BucketOrder {
             seen: AtomicU64::new(0),
             hinted: AtomicU64::new(0),
             vetted: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
             first: FirstPosition::default(),
             pace,
             other: Mutex::new(None),
@@ -250,7 +253,10 @@ impl BucketOrder {
     fn vet(&self, position: u64) -> Result<bool, OrderError> {
         let now = self.clock.monotonic_nanos().max(1);
         let vetted = self.vetted.load(Ordering::Acquire);
-        let is_recent = vetted > 0 && now.saturating_sub(vetted) < VET_EVERY.as_nanos() as u64;
+        let epoch = self.bucket.epoch();
+        let is_recent = vetted > 0
+            && now.saturating_sub(vetted) < VET_EVERY.as_nanos() as u64
+            && epoch == self.epoch.load(Ordering::Acquire);
         if is_recent && !self.is_folder {
             return Ok(false);
         }
@@ -280,8 +286,18 @@ impl BucketOrder {
                 return Err(self.lost(position, later));
             }
         }
+        self.epoch.store(epoch, Ordering::Release);
         self.vetted.store(now, Ordering::Release);
         Ok(true)
+    }
+
+    /// Checks the neighbours of a position that has a batch, if the bucket may have become an older
+    /// one since they were checked.
+    fn vet_epoch(&self, position: u64) -> Result<(), OrderError> {
+        if self.bucket.epoch() == self.epoch.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.vet(position).map(drop)
     }
 
     /// The error if a batch is missing, although there was a later one: it was lost, unless a base
@@ -321,7 +337,8 @@ impl BucketOrder {
 
     /// The outcome once the object of an append is stored.
     fn appended(&self, position: u64) -> Result<Appended, OrderError> {
-        match self.check_base().and_then(|()| self.check_kept(position)) {
+        let checked = self.vet_epoch(position).and_then(|()| self.check_base());
+        match checked.and_then(|()| self.check_kept(position)) {
             Ok(()) => {}
             Err(OrderError::Trimmed { first }) => {
                 // The name was free again; or the batch was in the log, and is in the base. A heal
@@ -338,8 +355,8 @@ impl BucketOrder {
             }
             Err(error) => {
                 return Err(OrderError::InDoubt(format!(
-                    "{} is stored, but whether the log was trimmed meanwhile cannot be checked: \
-                     {error}",
+                    "{} is stored, but it cannot be confirmed that the log is whole and was not \
+                     trimmed meanwhile: {error}",
                     name_of(position)
                 )));
             }
@@ -519,6 +536,7 @@ impl Order for BucketOrder {
             batch => batch?,
         };
         self.settle(position)?;
+        self.vet_epoch(position)?;
         self.check_kept(position)?;
         self.saw(position);
         Ok(Some(batch))

@@ -102,11 +102,14 @@ impl fmt::Display for Address {
 /// A URL without the password that it should not contain.
 fn without_password(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("postgres", url));
-    let rest = rest.split('?').next().unwrap_or_default();
+    let without_query = |text: &str| text.split('?').next().unwrap_or_default().to_owned();
     // A password may contain any sign: the last `@` ends it.
     let shown = rest.rsplit_once('@').map_or_else(
-        || rest.to_owned(),
-        |(user, rest)| format!("{}@{rest}", user.split(':').next().unwrap_or_default()),
+        || without_query(rest),
+        |(user, rest)| {
+            let user = user.split([':', '/', '?']).next().unwrap_or_default();
+            format!("{user}@{}", without_query(rest))
+        },
     );
     format!("{scheme}://{shown}")
 }
@@ -114,10 +117,16 @@ fn without_password(url: &str) -> String {
 fn parse(url: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<Address, String> {
     let form = "write postgres://USER@HOST/DATABASE/SCHEMA";
     let (_, rest) = url.split_once("://").ok_or(form)?;
+    // A password may contain `/` and `?`. The `@` of a parameter is behind its `=`.
+    let user = rest.rsplit_once('@').map_or("", |(user, _)| user);
+    let is_parameter = user.split_once('?').is_some_and(|(_, query)| query.contains('='));
+    if user.contains(':') && !is_parameter {
+        return Err(PASSWORD.to_owned());
+    }
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (authority, path) = rest.split_once('/').ok_or(form)?;
     let (user, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
-    if user.contains(':') {
+    if user.contains(':') || path.contains('@') {
         return Err(PASSWORD.to_owned());
     }
     let mut hosts = hosts.to_owned();
@@ -188,7 +197,9 @@ fn hosts_in(
     port: Option<&str>,
     variable: &impl Fn(&str) -> Option<String>,
 ) -> Result<Vec<Host>, String> {
-    let number = |port: &str| port.parse::<u16>().map_err(|_| format!("{port} is no port"));
+    let number = |port: &str| {
+        port.parse::<u16>().map_err(|_| "a port must be a number from 0 to 65535".to_owned())
+    };
     let default = port.map_or(Ok(PORT), number)?;
     let from_variable = variable("PGHOST").unwrap_or_else(|| "/var/run/postgresql".to_owned());
     let hosts = if hosts.is_empty() { &from_variable } else { hosts };
@@ -365,6 +376,10 @@ mod tests {
             "postgres://ada:geheim@host/database/a",
             "postgres://ada:ge@heim@host/database/a",
             "postgres://ada:ge?heim@host/database/a",
+            "postgres://ada:geheim?x@host/database/a",
+            "postgres://ada:geheim/x@host/database/a",
+            "postgres://ada:12/geheim@host/database/a",
+            "postgres://ada:12/geheim@host/database/a?sslmode=require",
             "postgres://host/database/a?password=geheim",
             "postgres://ada:geheim@host",
         ] {

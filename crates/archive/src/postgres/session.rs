@@ -8,10 +8,13 @@ use std::future::poll_fn;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
+use plimsoll_disk::clock::{Clock, SystemClock};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::timeout;
+use tokio_postgres::config::SslMode;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Client, Config, Error as PgError};
 
 use crate::postgres::address::{Address, Host};
@@ -25,9 +28,12 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 /// Settings of a session, which override those of the role and the database:
 /// 1. A commit is durable before it is acknowledged and before others see it.
 /// 2. A transaction sees what was committed before each of its statements.
-/// 3. The server ends sessions, and so locks, of clients that died.
+/// 3. The server ends sessions, and so locks, of clients that died: idle ones after a minute.
+/// 4. No name is looked up in a schema in which another role may create functions.
+/// 5. A request that row security would restrict fails, because a row that is hidden is not absent.
 const SETTINGS: &str = "-c synchronous_commit=on \
      -c default_transaction_isolation=read\\ committed \
+     -c search_path=pg_catalog,pg_temp -c row_security=off \
      -c statement_timeout=60s \
      -c lock_timeout=0 \
      -c idle_in_transaction_session_timeout=60s \
@@ -37,7 +43,12 @@ const SETTINGS: &str = "-c synchronous_commit=on \
 /// Queries the settings that decide whether a server is accepted.
 const CHECK: &str = "SELECT current_setting('fsync'), current_setting('full_page_writes'), \
      current_setting('synchronous_commit'), current_setting('transaction_read_only'), \
-     pg_is_in_recovery()";
+     pg_is_in_recovery(), EXISTS (SELECT FROM pg_class c JOIN pg_namespace n \
+     ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname IN ('objects', 'chunks') \
+     AND c.relpersistence <> 'p')";
+
+/// An idle session is checked again after this time.
+const CHECK_EVERY: Duration = Duration::from_secs(60);
 
 /// A connection, and the runtime that works while a request is made.
 #[derive(Debug)]
@@ -48,6 +59,10 @@ pub(super) struct Session {
     runtime: Option<Runtime>,
     /// The server and the database, in messages.
     place: String,
+    schema: String,
+    clock: SystemClock,
+    /// When the settings were checked last.
+    checked: u64,
     /// The longest time of a request.
     limit: Duration,
 }
@@ -87,7 +102,7 @@ impl Session {
             .dbname(&address.database)
             .application_name("plimsoll")
             .options(SETTINGS)
-            .ssl_mode(address.tls.mode())
+            .ssl_mode(if host.is_socket() { SslMode::Disable } else { address.tls.mode() })
             .keepalives_idle(KEEPALIVE)
             .keepalives_interval(KEEPALIVE / 3)
             .keepalives_retries(3)
@@ -120,18 +135,43 @@ impl Session {
                 }
             }
         });
-        let mut session = Self { client, notifications, runtime: Some(runtime), place, limit };
+        let mut session = Self {
+            client,
+            notifications,
+            runtime: Some(runtime),
+            place,
+            schema: address.schema.clone(),
+            clock: SystemClock::new(),
+            checked: 0,
+            limit,
+        };
         session.check()?;
         Ok(session)
     }
 
+    /// Checks the settings again if that was long ago, because they may change while a session is
+    /// idle.
+    ///
+    /// # Errors
+    /// As for [`Session::open`].
+    pub(super) fn check_again(&mut self) -> io::Result<()> {
+        let age = self.clock.monotonic_nanos().saturating_sub(self.checked);
+        if u128::from(age) < CHECK_EVERY.as_nanos() { Ok(()) } else { self.check() }
+    }
+
     /// Fails if the server could lose a commit that it has acknowledged, or only reads.
     fn check(&mut self) -> io::Result<()> {
-        let rows = self.run(async |client| client.query_typed(CHECK, &[]).await)?;
+        self.checked = self.clock.monotonic_nanos();
+        let schema = self.schema.clone();
+        let rows =
+            self.run(async |client| client.query_typed(CHECK, &[(&schema, Type::TEXT)]).await)?;
         let row = rows.first().ok_or_else(|| at(&self.place, ErrorKind::InvalidData.into()))?;
         let read = |number: usize| row.try_get::<_, String>(number);
-        let settings = (read(0), read(1), read(2), read(3), row.try_get::<_, bool>(4));
-        let (Ok(fsync), Ok(pages), Ok(commit), Ok(read_only), Ok(is_standby)) = settings else {
+        let is = |number: usize| row.try_get::<_, bool>(number);
+        let settings = (read(0), read(1), read(2), read(3), is(4), is(5));
+        let (Ok(fsync), Ok(pages), Ok(commit), Ok(read_only), Ok(is_standby), Ok(is_unlogged)) =
+            settings
+        else {
             return Err(at(&self.place, ErrorKind::InvalidData.into()));
         };
         let is_weak = !["on", "remote_apply"].contains(&&*commit);
@@ -148,6 +188,10 @@ impl Session {
             () if pages != "on" => {
                 "the server could lose commits, because full_page_writes is off; set \
                  full_page_writes = on there"
+            }
+            () if is_unlogged => {
+                "a crash of the server would empty the tables of the bucket, because they are not \
+                 logged; ALTER TABLE ... SET LOGGED there"
             }
             () if is_weak => {
                 "the server could lose commits, because synchronous_commit cannot be set to on; \

@@ -250,12 +250,52 @@ fn a_server_that_could_lose_commits_or_only_reads_is_refused() {
     assert!(bucket(&primary, "users").exists("log/9").unwrap());
     server.set_standby(false);
     server.restart_with(&[]);
+    for table in ["objects", "chunks"] {
+        server.sql(&format!("ALTER TABLE users.{table} SET UNLOGGED"));
+        let what = refused(&server);
+        assert!(what.contains("ALTER TABLE ... SET LOGGED"), "{what}");
+        server.sql(&format!("ALTER TABLE users.{table} SET LOGGED"));
+    }
     // A weaker setting of the role is overridden.
     server.sql("ALTER ROLE ada SET synchronous_commit = off");
     server.sql("ALTER ROLE ada SET default_transaction_isolation = serializable");
     let users = bucket(&server, "users");
     assert_eq!(users.put_new("log/2", &mut &b"x"[..]).unwrap(), Put::New);
     assert_eq!(server.sql("SHOW synchronous_commit"), "off\n");
+}
+
+#[test]
+#[ignore = "needs a PostgreSQL server; .ci/run runs it"]
+fn functions_of_other_roles_are_never_called() {
+    let server = Server::start();
+    for arguments in ["text, integer", "text, bigint"] {
+        server.sql(&format!(
+            "CREATE FUNCTION public.hashtextextended({arguments}) RETURNS bigint LANGUAGE plpgsql \
+             AS $$ BEGIN RAISE 'called'; END $$"
+        ));
+    }
+    server.sql("ALTER ROLE ada SET search_path = public, pg_catalog");
+    let users = bucket(&server, "users");
+    assert_eq!(users.put_new("log/1", &mut &b"x"[..]).unwrap(), Put::New);
+    drop(users.lock().unwrap().expect("an archiver is excluded"));
+}
+
+#[test]
+#[ignore = "needs a PostgreSQL server; .ci/run runs it"]
+fn tables_that_are_gone_are_no_empty_bucket() {
+    let server = Server::start();
+    let users = bucket(&server, "users");
+    users.put_new("log/1", &mut &b"x"[..]).unwrap();
+    let existing = bucket(&server, "users").existing();
+    assert!(existing.exists("log/1").unwrap());
+    server.sql("DROP SCHEMA users CASCADE");
+    let epoch = existing.epoch();
+    for failed in [existing.exists("log/1").err(), existing.get("log/1").err()] {
+        let failed = failed.expect("it is no empty bucket");
+        assert_eq!(failed.kind(), ErrorKind::NotFound, "{failed}");
+    }
+    assert_eq!(existing.epoch(), epoch, "the connection is kept");
+    assert!(!users.exists("log/1").unwrap());
 }
 
 #[test]

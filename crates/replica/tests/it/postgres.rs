@@ -4,8 +4,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use plimsoll::order::{Appended, Order, OrderError};
 use plimsoll::{Db, Options};
-use plimsoll_replica::{create, join, open_member};
+use plimsoll_archive::{Folders, bucket_at};
+use plimsoll_replica::{BucketOrder, create, join, open_member};
 
 use crate::members::{get, try_put};
 use crate::postgres_server::Server;
@@ -18,6 +20,35 @@ fn options() -> Options {
 /// Kills of the server; the variable `POSTGRES_KILLS` sets another number.
 fn kills() -> u64 {
     std::env::var("POSTGRES_KILLS").map_or(6, |kills| kills.parse().unwrap())
+}
+
+#[test]
+#[ignore = "needs a PostgreSQL server; .ci/run runs it"]
+fn nothing_is_appended_or_read_after_a_batch_that_a_promoted_standby_lacks() {
+    let server = Server::start();
+    let url = server.url("users");
+    let member = || BucketOrder::new(bucket_at(&url, Folders::Create).unwrap(), &url).unwrap();
+    let (one, other) = (member(), member());
+    for position in 1..4 {
+        assert_eq!(one.append(position, b"batch"), Ok(Appended::Done));
+        assert_eq!(other.read(position).unwrap().unwrap(), b"batch");
+    }
+    let is_tried_again =
+        |error: &OrderError| matches!(error, OrderError::Unavailable(_) | OrderError::InDoubt(_));
+    server.sql("DELETE FROM users.objects WHERE name LIKE 'log/%3'");
+    server.terminate_backends();
+    let refused = loop {
+        match one.append(4, b"next") {
+            Err(error) if is_tried_again(&error) => {}
+            answer => break answer,
+        }
+    };
+    assert!(matches!(refused, Err(OrderError::Corrupt(_))), "{refused:?}");
+    // It was stored before the gap was found.
+    for member in [&one, &other] {
+        let refused = member.read(4);
+        assert!(matches!(refused, Err(OrderError::Corrupt(_))), "{refused:?}");
+    }
 }
 
 #[test]
