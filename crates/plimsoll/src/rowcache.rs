@@ -352,8 +352,9 @@ impl RowHandle {
         Ok(look.take().map(|look| Answer::Value(look(entry.value()), entry.expiry())))
     }
 
-    /// Whether an index key has a value as of `at`, if a row answers that; the condition of
-    /// [`RowHandle::get`] applies.
+    /// Whether an index key has a value as of `at`; `None` if no row answers that. As for
+    /// [`RowHandle::get`], the caller has checked that nothing above the runs has a version for
+    /// that moment.
     pub(crate) fn contains(&self, key: &[u8], at: AsOf<'_>) -> Option<Answer<()>> {
         let expiry_in = |entry: Entry<'_>| Some(Newest::open(entry, at.glsn)?.expiry);
         let kept = self.cache.as_ref().and_then(|cache| cache.read_if(key, expiry_in));

@@ -312,7 +312,8 @@ impl Found {
             Ok(batch) if batch.position != position => "it is of another position".to_owned(),
             Ok(batch) => {
                 if previous.is_some_and(|it| it != batch.previous) {
-                    // It may be of another history, with which the members are compared.
+                    // Record it all the same: the members are compared with it, because it may be
+                    // of another history.
                     let what = "it does not follow the batch before it".to_owned();
                     self.problems.push(Problem::Damaged { object, what });
                 }

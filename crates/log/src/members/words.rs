@@ -135,8 +135,7 @@ pub(super) const POSTING_QUEUES: [WaitQueue; 2] = [
 /// The group of posts that was begun last, and the last closed group.
 pub(super) const GROUP_BEGUN: usize = SLOTS_END + 6;
 pub(super) const GROUP_WHOLE: usize = SLOTS_END + 7;
-/// The number of processes that wait for their posts to be ordered, and the number that is
-/// expected.
+/// How many processes wait for their posts to be ordered, and how many are expected to.
 pub(crate) const POSTS: Gathered = Gathered { arrived: SLOTS_END + 8, expected: SLOTS_END + 9 };
 /// For each slot, a bit for each of its cells: whether it holds a pending post.
 pub(super) const POSTED_AT: usize = SLOTS_END + 16;

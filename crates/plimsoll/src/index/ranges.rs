@@ -337,9 +337,10 @@ impl RangeSet {
             .collect()
     }
 
-    /// The set without the deletions that no retained moment of their keyspace can distinguish from
-    /// younger ones. Also returns, for each keyspace that loses a deletion, the youngest deletion
-    /// that follows a lost one: of the moments before it, only the retained ones can be read.
+    /// The set without each deletion that no retained moment of its keyspace sees unless it also
+    /// sees the next younger one. Also returns, for each keyspace that loses a deletion, the
+    /// youngest GLSN of a deletion that made an older one superfluous: of the moments before it,
+    /// only the retained ones can be read.
     pub(crate) fn settled(
         &self,
         retained: impl Fn(u32) -> MomentSet,

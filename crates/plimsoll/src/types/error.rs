@@ -77,7 +77,10 @@ pub enum Error {
         first: Glsn,
     },
     /// The store has not reached this moment: ask for `newest` or earlier, or wait.
-    #[error("GLSN {asked} is in the future; the newest is {newest}")]
+    #[error(
+        "GLSN {asked} is in the future; the newest is {newest}: ask for that or an earlier one, or \
+         wait"
+    )]
     Future {
         /// The requested moment.
         asked: Glsn,

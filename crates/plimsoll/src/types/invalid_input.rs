@@ -111,7 +111,8 @@ pub enum InvalidInput {
     RestartOfOrderedTime,
     /// The value is too long.
     #[error(
-        "the value has at least {bytes} bytes; the maximum is {limit_bytes} ({} GiB)",
+        "the value has at least {bytes} bytes; the maximum is {limit_bytes} ({} GiB): split it \
+         over several keys",
         limit_bytes >> 30
     )]
     ValueTooLong {
@@ -532,7 +533,8 @@ pub enum InvalidInput {
     },
     /// A store in memory is always created.
     #[error(
-        "a store in memory is new and empty, so it cannot be opened read-only, or without `create`"
+        "a store in memory is new and empty, so it cannot be opened read-only or without `create`; \
+         open it for writing, with `create`"
     )]
     InMemoryMustCreate,
     /// The stream is reserved for the store.

@@ -64,8 +64,8 @@ impl SegmentSource {
         pages[n..].fill(0);
         for (number, page) in (first..).zip(pages.chunks_exact_mut(BLOCK_BYTES)) {
             match check_whole_block(page, number, self.seed, end) {
-                // Clear the bytes after the fragments, because nothing has checked them. If the
-                // header of a fragment turned to zeros, the rest of that fragment is among them.
+                // Clear the bytes after the fragments, which nothing has checked. They include the
+                // rest of a fragment whose header turned to zeros.
                 Ok(filled) if is_complete(number, end) => page[filled..].fill(0),
                 Ok(_) => {}
                 Err(_) if self.save_sound_part(&*file, number, page)? => {}

@@ -529,10 +529,9 @@ impl Job {
                     let mut deletion =
                         self.absorber.deletion_of(version.key, version.glsn, is_deletion);
                     if let Some(glsn) = deletion {
-                        // The range did not delete this version if the version was already
-                        // superseded, or was superseded by a version of the range's own commit. The
-                        // superseding version may be in history or, if this version is itself in
-                        // history, in the current runs.
+                        // The range did not delete this version if a younger version of the key
+                        // came before the range, or in the range's own commit. It may be in history
+                        // or, if this version is in history, also in the current runs.
                         let newest = match self.inputs {
                             Inputs::Current { .. } => {
                                 self.view.newest_in_history(version.key, glsn)?

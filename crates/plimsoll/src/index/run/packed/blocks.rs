@@ -59,7 +59,8 @@ pub(super) fn blocks_of(start: u64, bytes: usize) -> (u64, usize) {
     (first, (end - first) as usize)
 }
 
-/// Moves the stream's parts in consecutive blocks together, and returns them.
+/// Closes the gaps that the headers of consecutive blocks leave in the stream, and returns the
+/// stream.
 pub(super) fn join(blocks: &mut [u8]) -> &mut [u8] {
     let count = blocks.len() / BLOCK_BYTES;
     for block in 1..count {
