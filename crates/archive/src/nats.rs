@@ -25,13 +25,17 @@
 //! 5. No request that arrives late does harm: a message that is stored late is refused, because the
 //!    stream has grown; a removal names the sequence of one message.
 //!
-//! The pieces of a large object are stored first, under a random id; the message with its name is
-//! stored last. Callers verify what they read: batches, bases and archives contain their hashes. An
-//! object of which pieces are lost therefore ends early, and its callers name it.
+//! The pieces of a large object are stored first, under a random id; the message with its name
+//! is stored last. A sweep that removes old pieces stores a message among them before it looks
+//! for the name once more, and a writer counts the messages after it has stored the name: so
+//! one of the two notices the other. Callers verify what they read: batches, bases and archives
+//! contain their hashes. An object of which pieces are lost therefore ends early, and its
+//! callers name it.
 
 mod address;
 mod connection;
 mod fitness;
+mod settings;
 mod stream;
 
 use std::io::{self, Cursor, Read};
@@ -61,6 +65,9 @@ const PIECES: &str = "Plimsoll-Pieces";
 
 /// Of a piece: its number, and when the first one was sent, in microseconds since 1970 UTC.
 const PIECE: &str = "Plimsoll-Piece";
+
+/// Instead of the number of a piece: a sweep is about to remove the pieces.
+const SWEPT: &str = "swept";
 
 /// An object is asked for after this time even if no notification has arrived.
 const REST: Duration = Duration::from_secs(2);
@@ -92,7 +99,8 @@ impl Nats {
         let subject = |kind: &str| format!("plimsoll.{}.{kind}", address.stream);
         let connection = Connection::new(address.clone(), subject("w"))
             .map_err(|error| Error::storage("the client of NATS", error))?;
-        let stream = Stream::new(connection, address.stream.clone(), subject("b"));
+        let stream =
+            Stream::new(connection, address.stream.clone(), address.replicas, subject("b"));
         Ok(Self { address, stream: Arc::new(stream), creates })
     }
 
@@ -228,11 +236,25 @@ impl Nats {
         let header = format!("{id} {number} {total}");
         let subject = self.subject("o", name, None);
         let put = self.store(&subject, Some((PIECES, &header)), &[], false);
-        if matches!(put, Ok(Put::Exists)) {
-            // If this fails, a sweep removes them.
-            let _ = self.stream.purge(&pieces);
+        match put {
+            Ok(Put::New) => {}
+            Ok(Put::Exists) => {
+                // If this fails, a sweep removes them.
+                let _ = self.stream.purge(&pieces);
+            }
+            Err(_) => {}
         }
-        put.map_err(|failure| self.failed(failure))
+        let put = put.map_err(|failure| self.failed(failure))?;
+        if put == Put::New {
+            let found = self.stream.messages(&pieces).map_err(|failure| self.failed(failure))?;
+            if found != number {
+                // More if a sweep has marked them, or a piece was sent twice.
+                self.delete(name)?;
+                let what = "pieces of the object were swept while it was written; repeat this";
+                return Err(io::Error::other(what));
+            }
+        }
+        Ok(put)
     }
 
     fn put(&self, name: &str, bytes: &mut dyn Read) -> io::Result<Put> {
@@ -333,7 +355,7 @@ impl Bucket for Nats {
     }
 
     fn sweep(&self, age: Duration) -> io::Result<u64> {
-        let pieces = format!("plimsoll.{}.p.", self.address.stream);
+        let pieces = self.subject("p", "", Some(""));
         let found = self.or_empty(self.stream.subjects(&format!("{pieces}>")), Vec::new())?;
         let now = SystemClock::new().wall_micros();
         let mut removed = 0;
@@ -350,9 +372,19 @@ impl Bucket for Nats {
             if !is_old {
                 continue;
             }
-            let object = format!("plimsoll.{}.o.{name}", self.address.stream);
-            let found = self.find(&object).map_err(|failure| self.failed(failure))?;
-            if found.as_ref().and_then(pieces_of).is_none_or(|(used, ..)| used != id) {
+            let object = self.subject("o", "", Some(name));
+            let is_unused = || {
+                let found = self.find(&object).map_err(|failure| self.failed(failure))?;
+                let used = found.as_ref().and_then(pieces_of);
+                Ok::<_, io::Error>(used.is_none_or(|(used, ..)| used != id))
+            };
+            if !is_unused()? {
+                continue;
+            }
+            let marked = self.stream.publish(&subject, &[(PIECE, SWEPT)], Vec::new());
+            self.stream.saw(marked.map_err(|failure| self.failed(failure))?);
+            // A writer that stores the name later notices the mark.
+            if is_unused()? {
                 self.stream.purge(&subject).map_err(|failure| self.failed(failure))?;
                 removed += 1;
             }

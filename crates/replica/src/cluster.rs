@@ -66,6 +66,8 @@ pub(crate) struct Place {
     pub(crate) bucket: Arc<dyn Bucket>,
     /// The URL, or the absolute path of the folder. Messages name the bucket so.
     pub(crate) url: String,
+    /// Whether the tables or the stream of a service are created.
+    folders: Folders,
 }
 
 impl Place {
@@ -84,8 +86,10 @@ impl Place {
         let bucket = through(bucket_at(url, folders)?);
         // Members may be opened from another working directory.
         let folder = bucket.folder().map_err(|error| Error::bucket(url, "its folder", error))?;
+        // A folder in a bucket of the file system may be new.
+        let folders = if folder.is_some() { Folders::Create } else { folders };
         let url = folder.map_or_else(|| url.to_owned(), |path| path.display().to_string());
-        Ok(Self { bucket, url })
+        Ok(Self { bucket, url, folders })
     }
 
     /// The archive from which the cluster was created.
@@ -102,7 +106,7 @@ impl Place {
     /// The objects in a folder of the bucket that has folders itself, and the URL.
     pub(crate) fn bucket_of(&self, folder: &str) -> Result<(Arc<dyn Bucket>, String)> {
         let url = url_of_folder(&self.url, folder);
-        Ok((through(bucket_at(&url, Folders::Create)?), url))
+        Ok((through(bucket_at(&url, self.folders)?), url))
     }
 
     /// Fails if the place may lose objects that it has confirmed. Creates what it needs, if it was

@@ -86,6 +86,11 @@ pub(crate) fn open_at(path: &Path, place: &Place, id: u128, options: Options) ->
         Err(Error::Bucket { .. }) => {}
         checked => {
             checked?;
+            match place.check() {
+                // Servers that cannot be asked now are asked at the next opening.
+                Ok(()) | Err(Error::Bucket { .. }) => {}
+                checked => checked?,
+            }
             place.restore_folders()?;
             check_fence(path, place)?;
             match order.first() {

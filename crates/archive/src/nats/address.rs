@@ -56,7 +56,8 @@ impl Address {
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
         let mut parts = place.split('/');
         let authority = parts.next().unwrap_or_default();
-        if authority.contains('@') {
+        // A password may contain `/` and `?`.
+        if rest.contains('@') {
             return refuse(
                 "the URL contains credentials; leave them out, and set NATS_CREDS (a file), \
                  NATS_USER and NATS_PASSWORD, or NATS_TOKEN in the environment"
@@ -68,7 +69,7 @@ impl Address {
             match format!("{scheme}://{host}").parse() {
                 Ok(server) if !host.is_empty() => servers.push(server),
                 Ok(_) => return refuse("the URL lacks a server".to_owned()),
-                Err(error) => return refuse(format!("{host}: {error}")),
+                Err(error) => return refuse(format!("a server cannot be parsed: {error}")),
             }
         }
         let mut names = parts.filter(|part| !part.is_empty()).map(str::to_owned);
@@ -123,25 +124,23 @@ impl Address {
     }
 }
 
-/// The URL without what is before an `@`.
+/// The URL without its parameters and what is before the last `@`.
 fn without_secret(url: &str) -> String {
-    match url.split_once("://") {
-        Some((scheme, rest)) => {
-            let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-            let hosts = authority.rsplit_once('@').map_or(authority, |(_, hosts)| hosts);
-            format!("{scheme}://{hosts}{path}")
-        }
-        None => url.to_owned(),
-    }
+    let (scheme, rest) = url.split_once("://").unwrap_or(("nats", url));
+    let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
+    format!("{scheme}://{}", place.split('?').next().unwrap_or_default())
 }
 
 /// How to connect, with the credentials of the environment: `NATS_CREDS` (a file), `NATS_USER` and
 /// `NATS_PASSWORD`, or `NATS_TOKEN`; for TLS `NATS_CA`, and `NATS_CERT` with `NATS_KEY` (files).
-pub(super) async fn connect_options() -> io::Result<ConnectOptions> {
+pub(super) async fn connect_options(servers: &[ServerAddr]) -> io::Result<ConnectOptions> {
     let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
     let mut options = ConnectOptions::new()
         .name("plimsoll")
         .no_echo()
+        // A server could name others without TLS.
+        .ignore_discovered_servers()
+        .require_tls(servers.iter().any(ServerAddr::tls_required))
         .connection_timeout(CONNECT)
         .ping_interval(PING)
         .subscription_capacity(1024)
@@ -206,5 +205,14 @@ mod tests {
         let refused = Address::parse("nats://me:secret@host/stream").unwrap_err().to_string();
         assert!(refused.contains("nats://host/stream: ") && !refused.contains("secret"));
         assert!(refused.contains("NATS_CREDS"), "{refused}");
+        for url in [
+            "nats://me:sec/ret@host/stream",
+            "nats://me:sec?ret@host/stream",
+            "nats://host/stream?token=secret",
+        ] {
+            let refused = Address::parse(url).unwrap_err();
+            let shown = format!("{refused} {refused:?}");
+            assert!(!shown.contains("ret"), "{shown}");
+        }
     }
 }

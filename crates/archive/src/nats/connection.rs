@@ -25,7 +25,8 @@ pub(super) const REQUEST: Duration = Duration::from_secs(2);
 /// The longest time to connect to any of the servers.
 const CONNECT: Duration = Duration::from_secs(6);
 
-/// After as many requests without an answer, one after the other, another server is tried.
+/// After as many requests without an answer of the stream since a message was stored, the client
+/// connects again, possibly to another server: this one may be cut off.
 const UNANSWERED_MAX: u32 = 2;
 
 /// Notifications of other writers.
@@ -72,7 +73,7 @@ pub(super) struct Connection {
     /// Ends the thread when it is dropped.
     _stop: oneshot::Sender<()>,
     client: Mutex<Option<Client>>,
-    /// Requests without an answer since the last one that had one.
+    /// Requests without an answer since a message was stored.
     unanswered: AtomicU32,
     /// The subject of notifications.
     wake: String,
@@ -126,7 +127,7 @@ impl Connection {
         }
         let (servers, wake) = (self.address.servers.clone(), self.wake.clone());
         let (connected, subscriber) = self.run(async move {
-            let options = connect_options().await?;
+            let options = connect_options(&servers).await?;
             let connecting = tokio::time::timeout(CONNECT, options.connect(&servers[..])).await;
             let connected = connecting.map_err(|_| unreachable_error("no server answers"))?;
             let connected = connected.map_err(|error| match error.kind() {
@@ -160,6 +161,7 @@ impl Connection {
         if let Some(headers) = headers {
             request = request.headers(headers);
         }
+        let is_read = subject.starts_with('$');
         let (sender, subject) = (client.clone(), subject.to_owned());
         let answer = self.run(async move {
             // The client's own timeout does not cover its queue.
@@ -170,7 +172,9 @@ impl Connection {
         });
         // Relaxed: the number passes nothing but itself.
         match &answer {
-            Err(error) if error.kind() == ErrorKind::TimedOut => {
+            Err(error)
+                if [ErrorKind::TimedOut, ErrorKind::NotConnected].contains(&error.kind()) =>
+            {
                 let before = self.unanswered.fetch_add(1, Ordering::Relaxed);
                 if before + 1 >= UNANSWERED_MAX {
                     self.unanswered.store(0, Ordering::Relaxed);
@@ -179,7 +183,9 @@ impl Connection {
                     });
                 }
             }
-            _ => self.unanswered.store(0, Ordering::Relaxed),
+            // A server that is cut off still answers reads.
+            Ok(_) if !is_read => self.unanswered.store(0, Ordering::Relaxed),
+            _ => {}
         }
         answer
     }

@@ -11,7 +11,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::address::Address;
-use super::stream::{Failure, Info, Stream};
+use super::settings::{required, subjects, unfit_config};
+use super::stream::{Failure, Stream};
 
 /// The oldest server that is known to keep the conditions on which a message is stored.
 const VERSION_MIN: [u64; 2] = [2, 12];
@@ -24,33 +25,6 @@ const MONITOR: Duration = Duration::from_secs(5);
 
 /// The longest answer of a monitoring port.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
-
-/// What a stream must be configured to, with the value that the server uses if there is none.
-fn required() -> [(&'static str, Value, Value); 16] {
-    let (no, none) = (json!(false), json!(-1));
-    [
-        ("retention", json!("limits"), json!("limits")),
-        ("storage", json!("file"), json!("file")),
-        ("discard", json!("new"), json!("old")),
-        ("max_consumers", none.clone(), none.clone()),
-        ("max_msgs", none.clone(), none.clone()),
-        ("max_bytes", none.clone(), none.clone()),
-        ("max_msgs_per_subject", none.clone(), none.clone()),
-        ("max_msg_size", none.clone(), none),
-        ("max_age", json!(0), json!(0)),
-        ("no_ack", no.clone(), no.clone()),
-        ("sealed", no.clone(), no.clone()),
-        ("deny_delete", no.clone(), no.clone()),
-        ("deny_purge", no.clone(), no.clone()),
-        ("allow_rollup_hdrs", json!(true), no),
-        ("mirror", Value::Null, Value::Null),
-        ("sources", Value::Null, Value::Null),
-    ]
-}
-
-fn subjects(stream: &str) -> Value {
-    json!(["o.>", "p.>", "b"].map(|kind| format!("plimsoll.{stream}.{kind}")))
-}
 
 /// Creates the stream if it is missing and `creates` is set. Returns the reason if it may lose
 /// objects.
@@ -92,7 +66,7 @@ pub(super) fn check(
         }
         info => info.map_err(failed)?,
     };
-    if let Some(what) = unfit_config(&info, address) {
+    if let Some(what) = unfit_config(&info.config, &address.stream, address.replicas) {
         return Ok(Some(what));
     }
     unfit_servers(&info.cluster, address)
@@ -121,45 +95,6 @@ fn unfit_version(server: &str, version: &str) -> Option<String> {
             VERSION_MIN[0], VERSION_MIN[1]
         )
     })
-}
-
-/// The first setting of the stream that loses objects.
-fn unfit_config(info: &Info, address: &Address) -> Option<String> {
-    let (name, config) = (&address.stream, &info.config);
-    let refuse = |setting: &str, found: &Value, needed: &str| {
-        Some(format!(
-            "the stream {name} has {setting} {found}; it must be {needed}: let Plimsoll create a \
-             stream under another name, or change this one with `nats stream edit {name}`"
-        ))
-    };
-    for (setting, needed, default) in required() {
-        let found = config.get(setting).unwrap_or(&default);
-        if *found != needed {
-            return refuse(setting, found, &needed.to_string());
-        }
-    }
-    let found = config.get("subjects").unwrap_or(&Value::Null);
-    let sorted = |value: &Value| {
-        let mut all: Vec<String> =
-            value.as_array().into_iter().flatten().map(Value::to_string).collect();
-        all.sort_unstable();
-        all
-    };
-    let needed = subjects(name);
-    if sorted(found) != sorted(&needed) {
-        return refuse("subjects", found, &needed.to_string());
-    }
-    // Asynchronous storage acknowledges before it writes.
-    if let Some(mode) = config.get("persist_mode").filter(|mode| **mode != json!("default")) {
-        return refuse("persist_mode", mode, "\"default\"");
-    }
-    let replicas = config.get("num_replicas").and_then(Value::as_u64).unwrap_or(1);
-    if replicas < address.replicas {
-        let needed =
-            format!("at least {} (or add ?replicas={replicas} to the URL)", address.replicas);
-        return refuse("num_replicas", &json!(replicas), &needed);
-    }
-    None
 }
 
 /// The first server of the stream that does not sync each message, or cannot be asked.

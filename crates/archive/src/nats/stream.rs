@@ -12,7 +12,9 @@
 //! 3. Where an absence must hold at the time of the call, whatever others have been told, the
 //!    client first stores a message of its own ([`Stream::barrier`]), which needs a majority.
 //! 4. A stream that was created again begins a new count. The client notices the time of creation,
-//!    and the request fails that notices it.
+//!    and every later absence and every append fails, until the store is opened again.
+//! 5. The configuration comes with each such answer. If it was changed so that the stream may lose
+//!    messages, the request fails.
 
 use std::io::{self, ErrorKind};
 use std::sync::Mutex;
@@ -28,6 +30,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::connection::{Connection, lock};
+use super::settings::unfit_config;
 
 /// Requests are repeated for this long: somewhat longer than most elections of a leader.
 const PATIENCE: Duration = Duration::from_secs(7);
@@ -42,6 +45,8 @@ const WRONG_LAST: [u64; 2] = [10071, 10164];
 const FULL: [u64; 3] = [10023, 10028, 10047];
 /// The leader may have failed to store what the others have stored.
 const STORE_FAILED: u64 = 10077;
+/// The replicas refused the sequence when they applied the message.
+const SEQUENCE_AT_APPLY: u64 = 10063;
 const NOT_NOW: [u64; 4] = [10007, 10008, 10009, 10118];
 
 /// Why a request failed.
@@ -106,6 +111,8 @@ struct Session {
     /// When the stream was created; empty before the first request.
     created: String,
     known: u64,
+    /// The configuration that was accepted last.
+    config: Value,
 }
 
 /// The time for the attempts of one call.
@@ -140,6 +147,8 @@ impl Attempts {
 pub(super) struct Stream {
     pub(super) connection: Connection,
     pub(super) name: String,
+    /// The replicas that the stream must have at least.
+    replicas: u64,
     /// The subject of the messages that only prove that a majority answers.
     barrier: String,
     session: Mutex<Session>,
@@ -150,9 +159,14 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(connection: Connection, name: String, barrier: String) -> Self {
+    pub(super) fn new(
+        connection: Connection,
+        name: String,
+        replicas: u64,
+        barrier: String,
+    ) -> Self {
         let (session, barriers) = (Mutex::default(), Mutex::default());
-        Self { connection, name, barrier, session, barriers, stored: AtomicU64::new(0) }
+        Self { connection, name, replicas, barrier, session, barriers, stored: AtomicU64::new(0) }
     }
 
     /// One request to the interface of JetStream.
@@ -206,7 +220,7 @@ impl Stream {
         let known = self.store_barrier()?;
         let mut session = lock(&self.session);
         if session.created.is_empty() {
-            *session = Session { created, known };
+            *session = Session { created, known, config: Value::Null };
         }
         Ok(())
     }
@@ -244,9 +258,15 @@ impl Stream {
             let info = self.info(filter, offset)?;
             let mut session = lock(&self.session);
             if info.created != session.created {
-                *session = Session::default();
-                let what = "the stream was created again while it was in use";
+                let what = "the stream was created again while it was in use; see \
+                            docs/how-to/after-the-loss-of-a-bucket.md, and open the store again";
                 return Err(Failure::Unanswered(io::Error::other(what)));
+            }
+            if info.config != session.config {
+                if let Some(what) = unfit_config(&info.config, &self.name, self.replicas) {
+                    return Err(Failure::Unanswered(io::Error::other(what)));
+                }
+                session.config = info.config.clone();
             }
             if info.state.last_seq >= known {
                 // What follows from this answer is asked of a server that is as far.
@@ -274,6 +294,12 @@ impl Stream {
     /// The number of subjects that match a filter, not older than this client knows.
     pub(super) fn count(&self, filter: &str) -> Result<u64, Failure> {
         Ok(self.fresh_info(filter, 0)?.total)
+    }
+
+    /// The number of messages with a subject, not fewer than this client knows.
+    pub(super) fn messages(&self, subject: &str) -> Result<u64, Failure> {
+        let subjects = self.fresh_info(subject, 0)?.state.subjects.unwrap_or_default();
+        Ok(subjects.get(subject).and_then(Value::as_u64).unwrap_or(0))
     }
 
     /// The subjects that match a filter.
@@ -393,7 +419,7 @@ fn parse<T: DeserializeOwned>(answer: &[u8]) -> Result<T, Failure> {
         _ if FULL.contains(&code) => {
             Failure::Refused(io::Error::new(ErrorKind::StorageFull, what.to_owned()))
         }
-        _ if NOT_NOW.contains(&code) || code == STORE_FAILED => {
+        _ if NOT_NOW.contains(&code) || [STORE_FAILED, SEQUENCE_AT_APPLY].contains(&code) => {
             Failure::Unanswered(io::Error::new(ErrorKind::NotConnected, what.to_owned()))
         }
         _ => Failure::Refused(io::Error::other(format!("{what} (error {code})"))),
@@ -445,6 +471,7 @@ mod tests {
         assert!(matches!(of(10037, "no message found"), Failure::NoMessage));
         assert!(matches!(of(10008, "not available"), Failure::Unanswered(_)));
         assert!(matches!(of(10077, "no space left"), Failure::Unanswered(_)));
+        assert!(matches!(of(10063, "expected sequence"), Failure::Unanswered(_)));
         assert!(matches!(of(10052, "no"), Failure::Refused(_)));
         let Failure::Refused(full) = of(10023, "insufficient resources") else { panic!() };
         assert_eq!(full.kind(), ErrorKind::StorageFull);

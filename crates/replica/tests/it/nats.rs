@@ -122,6 +122,71 @@ fn nats_keeps_objects_of_any_size_once() {
     assert!(waited.is_ok() && begun.elapsed() >= Duration::from_millis(300));
 }
 
+/// Zeros. In their middle, another member sweeps.
+struct Swept<'a> {
+    bucket: &'a dyn Bucket,
+    left: usize,
+}
+
+impl Read for Swept<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let n = into.len().min(self.left).min(64 << 10);
+        if self.left > 2 << 20 && self.left - n <= 2 << 20 {
+            assert_eq!(self.bucket.sweep(Duration::ZERO).unwrap(), 1);
+        }
+        self.left -= n;
+        into[..n].fill(0);
+        Ok(n)
+    }
+}
+
+#[test]
+#[ignore = "needs the server of NATS; .ci/run runs it"]
+fn an_object_whose_pieces_are_swept_while_it_is_written_is_not_stored() {
+    let servers = Servers::start();
+    let [one, two] = ["users", "users"].map(|stream| bucket(&servers.url(stream)));
+    let mut swept = Swept { bucket: &*one, left: 5 << 20 };
+    let failed = two.put_new("blob/swept", &mut swept).unwrap_err();
+    assert!(failed.to_string().contains("were swept"), "{failed}");
+    assert_eq!(read(&*one, "blob/swept"), None);
+    let content = vec![1; 5 << 20];
+    assert_eq!(two.put_new("blob/swept", &mut &content[..]).unwrap(), Put::New);
+    assert_eq!(one.sweep(Duration::ZERO).unwrap(), 0);
+    assert!(read(&*one, "blob/swept").unwrap() == content);
+}
+
+#[test]
+#[ignore = "needs the server of NATS; .ci/run runs it"]
+fn a_stream_that_is_changed_or_made_anew_while_it_is_used_is_noticed() {
+    let servers = Servers::start();
+    let url = servers.url("users");
+    let (one, two) = (bucket(&url), bucket(&url));
+    assert_eq!(one.put_new("log/1", &mut &b"x"[..]).unwrap(), Put::New);
+    assert!(two.exists("log/1").unwrap());
+    let config = |age: u64| {
+        let subjects = ["o.>", "p.>", "b"].map(|kind| format!("\"plimsoll.users.{kind}\""));
+        format!(
+            "{{\"name\":\"users\",\"subjects\":[{}],\"num_replicas\":3,\"storage\":\"file\",\
+             \"retention\":\"limits\",\"discard\":\"new\",\"allow_rollup_hdrs\":true,\
+             \"max_age\":{age}}}",
+            subjects.join(",")
+        )
+    };
+    request_with(&servers, "$JS.API.STREAM.UPDATE.users", &config(3_600_000_000_000));
+    let failed = one.exists("log/2").unwrap_err().to_string();
+    assert!(failed.contains("max_age"), "{failed}");
+    request_with(&servers, "$JS.API.STREAM.UPDATE.users", &config(0));
+    assert!(!one.exists("log/2").unwrap());
+    // One that has its name is not taken for it, however often it is asked.
+    request(&servers, "$JS.API.STREAM.DELETE.users");
+    let made = bucket(&url);
+    assert_eq!(made.put_new("log/1", &mut &b"y"[..]).unwrap(), Put::New);
+    for bucket in [&one, &two, &one, &two] {
+        let failed = bucket.exists("log/2").unwrap_err().to_string();
+        assert!(failed.contains("was created again"), "{failed}");
+    }
+}
+
 struct Failing;
 
 impl Read for Failing {
@@ -298,14 +363,24 @@ fn a_stream_that_was_deleted_is_named_and_healed() {
 
 /// Sends one request to the servers.
 fn request(servers: &Servers, subject: &str) {
+    let answer = request_with(servers, subject, "");
+    assert!(answer.contains("\"success\":true"), "{answer}");
+}
+
+/// Sends one request with a payload; returns the answer, which reports no error.
+fn request_with(servers: &Servers, subject: &str, payload: &str) -> String {
     use std::io::{BufRead, BufReader, Write};
     let url = servers.bare_url("x");
     let host = url.trim_start_matches("nats://").split([',', '/']).next().unwrap();
     let mut stream = std::net::TcpStream::connect(host).unwrap();
-    let text = format!("CONNECT {{\"verbose\":false}}\r\nSUB r 1\r\nPUB {subject} r 0\r\n\r\n");
+    let text = format!(
+        "CONNECT {{\"verbose\":false}}\r\nSUB r 1\r\nPUB {subject} r {}\r\n{payload}\r\n",
+        payload.len()
+    );
     stream.write_all(text.as_bytes()).unwrap();
     let mut lines = BufReader::new(stream).lines().map(|line| line.unwrap());
     lines.find(|line| line.starts_with("MSG r")).unwrap();
     let answer = lines.next().unwrap();
-    assert!(answer.contains("\"success\":true"), "{answer}");
+    assert!(!answer.contains("\"error\""), "{answer}");
+    answer
 }
