@@ -135,7 +135,7 @@ const CLOCKS: [&str; 15] = [
     "replay/src/replay.rs",
     "archive/src/folder.rs",
     "archive/src/nats",
-    "archive/src/postgres.rs",
+    "archive/src/postgres",
     "replica/src/bucket_order.rs",
     "replica/src/creating.rs",
     "replica/src/healing.rs",
