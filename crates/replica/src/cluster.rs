@@ -83,11 +83,13 @@ impl Place {
             );
             return Err(Error::Archive(plimsoll_archive::Error::Url { url, what }));
         }
-        let bucket = through(bucket_at(url, folders)?);
+        let bucket = bucket_at(url, folders)?;
+        // A folder in a bucket of the file system may be new.
+        let is_folder = bucket.folder().is_ok_and(|folder| folder.is_some());
+        let folders = if is_folder { Folders::Create } else { folders };
+        let bucket = through(bucket);
         // Members may be opened from another working directory.
         let folder = bucket.folder().map_err(|error| Error::bucket(url, "its folder", error))?;
-        // A folder in a bucket of the file system may be new.
-        let folders = if folder.is_some() { Folders::Create } else { folders };
         let url = folder.map_or_else(|| url.to_owned(), |path| path.display().to_string());
         Ok(Self { bucket, url, folders })
     }

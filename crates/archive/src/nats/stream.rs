@@ -13,8 +13,8 @@
 //!    client first stores a message of its own ([`Stream::barrier`]), which needs a majority.
 //! 4. A stream that was created again begins a new count. The client notices the time of creation,
 //!    and every later absence and every append fails, until the store is opened again.
-//! 5. The configuration comes with each such answer. If it was changed so that the stream may lose
-//!    messages, the request fails.
+//! 5. The configuration comes with each such answer. If it has changed since, so that the stream
+//!    may lose messages, the request fails.
 
 use std::io::{self, ErrorKind};
 use std::sync::Mutex;
@@ -111,7 +111,7 @@ struct Session {
     /// When the stream was created; empty before the first request.
     created: String,
     known: u64,
-    /// The configuration that was accepted last.
+    /// The configuration then, or the one that was accepted last.
     config: Value,
 }
 
@@ -216,11 +216,12 @@ impl Stream {
 
     /// Begins to count, at the end of the stream as a majority sees it.
     fn begin(&self) -> Result<(), Failure> {
-        let created = self.info("", 0)?.created;
+        // Its configuration is checked by `Bucket::check`.
+        let Info { created, config, .. } = self.info("", 0)?;
         let known = self.store_barrier()?;
         let mut session = lock(&self.session);
         if session.created.is_empty() {
-            *session = Session { created, known, config: Value::Null };
+            *session = Session { created, known, config };
         }
         Ok(())
     }

@@ -171,7 +171,7 @@ fn free_up_to(
     // The log still has the time of the last entry that was trimmed.
     let time_of = |at: Glsn| match log.meta(at) {
         Ok(meta) => Some(meta.timestamp_micros),
-        Err(_) if at.next() == before => log.time_or_later(at).ok(),
+        Err(_) if at.next() == before && at > Glsn::NONE => log.time_or_later(at).ok(),
         Err(_) => None,
     };
     space.reader.snapshots.keep_times(until, time_of);
