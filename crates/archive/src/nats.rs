@@ -236,25 +236,19 @@ impl Nats {
         let header = format!("{id} {number} {total}");
         let subject = self.subject("o", name, None);
         let put = self.store(&subject, Some((PIECES, &header)), &[], false);
-        match put {
-            Ok(Put::New) => {}
-            Ok(Put::Exists) => {
-                // If this fails, a sweep removes them.
-                let _ = self.stream.purge(&pieces);
-            }
-            Err(_) => {}
+        if put.map_err(|failure| self.failed(failure))? == Put::Exists {
+            // If this fails, a sweep removes them.
+            let _ = self.stream.purge(&pieces);
+            return Ok(Put::Exists);
         }
-        let put = put.map_err(|failure| self.failed(failure))?;
-        if put == Put::New {
-            let found = self.stream.messages(&pieces).map_err(|failure| self.failed(failure))?;
-            if found != number {
-                // More if a sweep has marked them, or a piece was sent twice.
-                self.delete(name)?;
-                let what = "pieces of the object were swept while it was written; repeat this";
-                return Err(io::Error::other(what));
-            }
+        let found = self.stream.messages(&pieces).map_err(|failure| self.failed(failure))?;
+        if found == number {
+            return Ok(Put::New);
         }
-        Ok(put)
+        // There are more if a sweep has marked them, or a piece was sent twice.
+        self.delete(name)?;
+        let what = "pieces of the object were swept while it was written; repeat this";
+        Err(io::Error::other(what))
     }
 
     fn put(&self, name: &str, bytes: &mut dyn Read) -> io::Result<Put> {

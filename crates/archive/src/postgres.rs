@@ -214,7 +214,7 @@ impl Postgres {
 
     fn connect(&self) -> io::Result<Session> {
         let session = Session::open(&self.shared.address, self.shared.limit)?;
-        // Before any answer of the session is believed.
+        // Count it before its first answer is used.
         self.shared.connections.fetch_add(1, Ordering::AcqRel);
         Ok(session)
     }

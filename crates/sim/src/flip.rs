@@ -199,7 +199,8 @@ impl ClosedStore {
         self.world.copy()
     }
 
-    /// What the last record proves to be durable; `None` if the store was closed.
+    /// The part of the log that the last record proves to be durable; `None` if the store was
+    /// closed.
     pub(crate) fn proven(&self) -> Option<&Proven> {
         self.proven.as_ref()
     }

@@ -1,8 +1,8 @@
-//! What the configuration of a stream must be, so that it keeps what is stored in it.
+//! The configuration that a stream needs so that it keeps its messages.
 
 use serde_json::{Value, json};
 
-/// What a stream must be configured to, with the value that the server uses if there is none.
+/// The settings that a stream needs: name, value, and the server's default.
 pub(super) fn required() -> [(&'static str, Value, Value); 17] {
     let (no, none) = (json!(false), json!(-1));
     [

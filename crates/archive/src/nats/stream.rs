@@ -4,7 +4,7 @@
 //! believe that it leads. Its answers are old, but never wrong: it has applied only messages that a
 //! majority has stored, and none of those is taken back. Therefore:
 //!
-//! 1. A message that was read is in the stream, or was until somebody removed it.
+//! 1. A message that was read is in the stream, unless a client has removed it since.
 //! 2. The absence of a message counts only if the answer states a last sequence that is at least
 //!    the newest one that this client knows ([`Stream::known`]), because an old leader has not
 //!    applied that far. The client knows the sequences of the messages that it has stored and read,
@@ -270,7 +270,7 @@ impl Stream {
                 session.config = info.config.clone();
             }
             if info.state.last_seq >= known {
-                // What follows from this answer is asked of a server that is as far.
+                // Later answers must be at least as new as this one.
                 session.known = session.known.max(info.state.last_seq);
                 return Ok(info);
             }
