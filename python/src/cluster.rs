@@ -8,6 +8,12 @@ use crate::calls::interruptible;
 use crate::errors::{invalid, raised_by_cluster};
 use crate::options::{Folder, Size};
 
+/// The URL of a bucket, or the path of its folder.
+pub(crate) fn url_of(bucket: &Folder) -> PyResult<String> {
+    let url = bucket.0.to_str().map(str::to_owned);
+    url.ok_or_else(|| invalid("the path of a bucket must be valid Unicode"))
+}
+
 /// Creates a cluster from the store at `path`, which becomes its first member. `url` is a folder,
 /// or its URL `file:///path`: the bucket that orders the commits of all members. The store must be
 /// closed; open it again with `cluster`.
@@ -28,9 +34,7 @@ pub(crate) fn create_cluster(
     url: Folder,
     memory: Option<Size>,
 ) -> PyResult<()> {
-    let Some(url) = url.0.to_str().map(str::to_owned) else {
-        return Err(invalid("the path of a bucket must be valid Unicode"));
-    };
+    let url = url_of(&url)?;
     let options = match memory {
         Some(Size(bytes)) => Options::new().memory_bytes(bytes),
         None => Options::new(),
@@ -64,13 +68,7 @@ pub(crate) fn heal_cluster(
     accept_loss: bool,
     memory: Option<Size>,
 ) -> PyResult<Vec<String>> {
-    let url = match bucket {
-        Some(bucket) => match bucket.0.to_str() {
-            Some(url) => Some(url.to_owned()),
-            None => return Err(invalid("the path of a bucket must be valid Unicode")),
-        },
-        None => None,
-    };
+    let url = bucket.as_ref().map(url_of).transpose()?;
     let options = match memory {
         Some(Size(bytes)) => Options::new().memory_bytes(bytes),
         None => Options::new(),

@@ -12,6 +12,7 @@ use crate::admin::{BackupReport, VerifyReport, verify_open};
 use crate::branches::{self, Branch, BranchInfo};
 use crate::bytes_like::BytesLike;
 use crate::calls::interruptible;
+use crate::cluster;
 use crate::dump;
 use crate::errors::{self, OrRaise};
 use crate::keyspace::{Keyspace, existing};
@@ -896,6 +897,27 @@ impl Db {
         let db = store(&this).db()?.clone();
         let trimmed = interruptible(this.py(), move || plimsoll_replica::trim(&db, keep))?;
         Ok(trimmed.map_err(errors::raised_by_cluster)?.removed)
+    }
+
+    /// Moves the cluster of which this store is a member to another, empty bucket, while its
+    /// members commit. Stores the state of this member there, verifies it, copies the rest of the
+    /// log, and ends the log in the old bucket. Members that are open go on in the new bucket by
+    /// themselves, and others when they are opened, as long as the old bucket can be read. Needs
+    /// free disk space for another copy of the store. If this is interrupted, repeat it with the
+    /// same `url`.
+    ///
+    /// >>> bucket = path + ".bucket"
+    /// >>> plimsoll.open(path, memory="16MiB").close()
+    /// >>> plimsoll.create_cluster(path, bucket, memory="16MiB")
+    /// >>> with plimsoll.open(path, memory="16MiB", cluster=bucket) as db:
+    /// ...     db.move_cluster(path + ".bucket2")
+    /// ...     db[b"key"] = b"value"
+    fn move_cluster(this: PyRef<'_, Self>, url: Folder) -> PyResult<()> {
+        let db = store(&this).db()?.clone();
+        let url = cluster::url_of(&url)?;
+        let moved = interruptible(this.py(), move || plimsoll_replica::move_cluster(&db, &url))?;
+        moved.map_err(errors::raised_by_cluster)?;
+        Ok(())
     }
 
     /// Flushes data that is only in memory and in the log into the index's files. Not needed for

@@ -49,6 +49,9 @@ pub(crate) fn raised_by_cluster(error: plimsoll_replica::Error) -> PyErr {
         | Cluster::NotAMember { .. }
         | Cluster::OtherCluster { .. }
         | Cluster::OtherUrl { .. }
+        | Cluster::ClusterExists { .. }
+        | Cluster::NotEmpty { .. }
+        | Cluster::Moved { .. }
         | Cluster::Diverged { .. }
         | Cluster::WouldLose { .. }
         | Cluster::EmptyBucket { .. }

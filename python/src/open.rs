@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 
 use crate::calls::interruptible;
 use crate::db::Db;
+use crate::cluster::url_of;
 use crate::errors::{OrRaise, invalid, raised_by_cluster};
 use crate::options::{Compresses, Folder, Keeps, Size, durability as durability_of, io as io_of};
 use crate::store::Store;
@@ -83,9 +84,7 @@ pub(crate) fn open(
                     "there is no store here; leave out create=False to join the cluster".to_owned();
                 return Err(crate::errors::raised(&plimsoll::Error::NotAStore { path, what }));
             }
-            let Some(url) = cluster.0.to_str().map(str::to_owned) else {
-                return Err(invalid("the path of a bucket must be valid Unicode"));
-            };
+            let url = url_of(&cluster)?;
             interruptible(py, move || plimsoll_replica::open(folder, &url, options))?
                 .map_err(raised_by_cluster)?
         }

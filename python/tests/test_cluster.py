@@ -64,6 +64,29 @@ def test_a_trimmed_log_restores_members_that_were_behind(tmp_path: Path) -> None
         two[b"own"] = b"1"
 
 
+def test_a_cluster_moves_to_another_bucket(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    plimsoll.open(tmp_path / "one", memory="16MiB").close()
+    plimsoll.create_cluster(tmp_path / "one", old, memory="16MiB")
+    with (
+        plimsoll.open(tmp_path / "one", memory="16MiB", cluster=old) as one,
+        plimsoll.open(tmp_path / "two", memory="16MiB", cluster=old) as two,
+    ):
+        one[b"first"] = b"1"
+        with pytest.raises(plimsoll.InvalidInput, match="there is a cluster here"):
+            one.move_cluster(old)
+        one.move_cluster(new)
+        two[b"second"] = b"2"
+        one.sync()
+        assert (one[b"second"], two[b"first"]) == (b"2", b"1")
+    # A program that still names the old bucket goes on, too.
+    for bucket in (old, new):
+        with plimsoll.open(tmp_path / "two", memory="16MiB", cluster=bucket) as two:
+            two[b"third"] = b"3"
+    with plimsoll.open(tmp_path / "three", memory="16MiB", cluster=old) as three:
+        assert three[b"third"] == b"3"
+
+
 def test_a_cluster_is_healed_from_its_members(tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     plimsoll.open(tmp_path / "one", memory="16MiB").close()

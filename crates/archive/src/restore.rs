@@ -148,7 +148,7 @@ fn aim(view: &View, at: Moment) -> Result<Aim> {
 fn not_archived(catalog: &Catalog, at: Moment, bad: &Bad) -> Error {
     let asked = match at {
         Moment::Glsn(glsn) => format!("GLSN {glsn}"),
-        Moment::Time(_) => "the newest moment at that time or before it".to_owned(),
+        Moment::Time(_) => "the state at the given time".to_owned(),
         _ => "the newest moment".to_owned(),
     };
     Error::NotArchived { asked, restorable: restorable(catalog, bad) }

@@ -238,6 +238,7 @@ impl From<plimsoll_replica::Error> for Failure {
             | Replica::IsAMember { .. }
             | Replica::OtherCluster { .. }
             | Replica::OtherUrl { .. }
+            | Replica::Moved { .. }
             | Replica::Diverged { .. }
             | Replica::WouldLose { .. }
             | Replica::EmptyBucket { .. }

@@ -29,7 +29,7 @@ pub enum Error {
         message: String,
     },
     /// The cache does not fit into its memory: raise the limit.
-    #[error("{message}")]
+    #[error("the cache does not fit into its memory: {message}; give it more")]
     Budget {
         /// The cache's message.
         message: String,

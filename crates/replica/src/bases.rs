@@ -8,6 +8,9 @@
 //! lines by far. It first stores a *fence*, a base without an archive, whose first position is that
 //! of the next line: no member appends to the old line from then on. The base that follows states
 //! where the history of the old line ends.
+//!
+//! A move to another bucket (`moving.rs`) ends the log in the old bucket by a fence, too, which
+//! names the new bucket. A second such record states the last position that counts.
 
 use std::io::Read;
 
@@ -49,6 +52,20 @@ pub(crate) struct Base {
     /// counts beyond it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) healed: Option<Healed>,
+    /// If it ends the log in this bucket: where the log goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) moved: Option<Moved>,
+}
+
+/// The bucket in which the log goes on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Moved {
+    /// Its URL, or the absolute path of its folder.
+    pub(crate) url: String,
+    /// The last position of the log in this bucket; `None` until it is known. A batch that was
+    /// stored here after it does not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) last: Option<u64>,
 }
 
 /// The end of the history that a new line of the log continues.
@@ -88,8 +105,8 @@ impl Base {
     /// The base that ends all lines before that of `first`, until another one is stored.
     pub(crate) fn fence(first: u64, created_micros: u64) -> Self {
         let (position, glsn, archive) = (first, 0, String::new());
-        let (bytes, replica, healed) = (0, 0, None);
-        Self { first, position, glsn, archive, bytes, created_micros, replica, healed }
+        let (bytes, replica, healed, moved) = (0, 0, None, None);
+        Self { first, position, glsn, archive, bytes, created_micros, replica, healed, moved }
     }
 
     /// Whether it has no archive.
@@ -186,7 +203,8 @@ mod tests {
         let archive = "base-1-1".to_owned();
         let (glsn, bytes, created_micros, replica) = (9, 1, 1, 1);
         let position = first + 3;
-        Base { first, position, glsn, archive, bytes, created_micros, replica, healed: None }
+        let (healed, moved) = (None, None);
+        Base { first, position, glsn, archive, bytes, created_micros, replica, healed, moved }
     }
 
     #[test]

@@ -43,7 +43,7 @@ const HINT_EVERY: u64 = 64;
 const INLINE_BYTES_MAX: usize = 4 << 20;
 
 /// The largest object of a batch.
-const OBJECT_BYTES_MAX: u64 = (INLINE_BYTES_MAX + FRAME_BYTES) as u64;
+pub(crate) const OBJECT_BYTES_MAX: u64 = (INLINE_BYTES_MAX + FRAME_BYTES) as u64;
 
 /// The largest batch. A store's batches have at most 4 MiB.
 const BATCH_BYTES_MAX: u64 = 16 << 20;
@@ -172,6 +172,11 @@ impl BucketOrder {
     /// The bucket; [`OrderError::Corrupt`] if the object of the newest base is damaged.
     pub fn first(&self) -> Result<u64, OrderError> {
         self.first.ask(&*self.bucket).map_err(|failure| self.failed(failure))
+    }
+
+    /// Whether the line of the log that a position is in has ended, as of the last answer.
+    pub(crate) fn has_ended(&self, position: u64) -> bool {
+        line_of(self.first.known()) > line_of(position)
     }
 
     /// Fails if the batch at a position, which a request has just read or stored, is below the

@@ -8,6 +8,7 @@
 //! log/           the batches (`bucket_order.rs`)
 //! blob/          large values, by hash (`blobs.rs`)
 //! hint           about where the log ends
+//! move.json      a move to this bucket is not finished (`moving.rs`)
 //! tmp/           objects that are being written, if the bucket is a folder
 //! ```
 
@@ -21,10 +22,11 @@ use plimsoll_disk::os::OsDisk;
 use plimsoll_disk::vfs::Disk;
 use serde::{Deserialize, Serialize};
 
-use crate::bases::{self, Numbered};
+use crate::bases::{self, Base, Moved, Numbered};
 use crate::blobs::{Failure, PUT_BACK};
 use crate::bucket_order::{BucketOrder, SWEEP_AGE};
 use crate::error::{Error, Result};
+use crate::moving::MOVE;
 use crate::sealed_json::{self, FORMAT, Unusable};
 
 /// The object that identifies a cluster.
@@ -125,6 +127,25 @@ impl Place {
         bases::newest(&*self.bucket, 0).map_err(|failure| self.refused(failure))
     }
 
+    /// Where the log goes on, if it has ended here because the cluster was moved.
+    pub(crate) fn moved(&self) -> Result<Option<Moved>> {
+        Ok(self.newest_base()?.and_then(|newest| newest.base.moved))
+    }
+
+    /// The error of a call that needs the log here, after it was moved.
+    pub(crate) fn ended(&self, moved: &Moved) -> Error {
+        Error::Moved { place: self.url.clone(), url: moved.url.clone() }
+    }
+
+    /// Fails if the newest base is a fence.
+    pub(crate) fn check_no_fence(&self, newest: Option<&Numbered>) -> Result<()> {
+        match newest.map(|newest| &newest.base) {
+            Some(Base { moved: Some(moved), .. }) => Err(self.ended(moved)),
+            Some(base) if base.is_fence() => Err(Error::HealUnfinished { place: self.url.clone() }),
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn refused(&self, failure: Failure) -> Error {
         match failure {
             Failure::Io(name, error) => self.failed(&name, error),
@@ -168,8 +189,14 @@ impl Place {
 
     /// The identity of the cluster at this place.
     pub(crate) fn identity(&self) -> Result<Identity> {
-        let found = self.find_identity()?;
-        found.ok_or_else(|| Error::NotACluster { place: self.url.clone() })
+        if let Some(found) = self.find_identity()? {
+            return Ok(found);
+        }
+        let place = self.url.clone();
+        match self.bucket.exists(MOVE).map_err(|error| self.failed(MOVE, error))? {
+            true => Err(Error::MoveUnfinished { place }),
+            false => Err(Error::NotACluster { place }),
+        }
     }
 
     /// As [`Place::identity`]; `None` if there is no cluster.
@@ -264,6 +291,9 @@ impl Place {
         let list = |folder: &str| {
             self.bucket.list(folder).map_err(|error| self.failed("the list of its objects", error))
         };
+        if self.bucket.exists(MOVE).map_err(|error| self.failed(MOVE, error))? {
+            return not_empty(MOVE);
+        }
         let logged = list(crate::bucket_order::LOG)?;
         if let Some(object) = logged.iter().find(|name| !name.contains("probe-")) {
             return not_empty(object);

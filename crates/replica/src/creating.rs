@@ -58,7 +58,7 @@ pub fn create(url: &str, store: impl AsRef<Path>, options: Options) -> Result<Cr
         }
         // An earlier call was interrupted before the member was opened for the first time.
         let (url, id, base) = (place.url.clone(), member.id, place.identity()?.base());
-        open_at(store, &place, id, options)?.close()?;
+        open_at(store, place, id, options)?.close()?;
         return Ok(CreateReport { url, id, base, objects: 0, bytes: 0 });
     }
     let found = place.find_identity()?;
@@ -100,6 +100,6 @@ pub fn create(url: &str, store: impl AsRef<Path>, options: Options) -> Result<Cr
     // From then on the store opens only as a member. Written before the lock is released.
     membership::write(store, &Membership { url: place.url.clone(), id: report.id })?;
     db.close()?;
-    open_at(store, &place, report.id, options)?.close()?;
+    open_at(store, place, report.id, options)?.close()?;
     Ok(report)
 }

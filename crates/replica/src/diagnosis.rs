@@ -62,7 +62,7 @@ pub enum Problem {
         position: u64,
     },
     /// An earlier heal did not end.
-    #[error("a heal was begun and is not finished")]
+    #[error("an earlier heal had not finished")]
     Unfinished,
 }
 

@@ -1,7 +1,7 @@
 //! Errors of a cluster, named by what the caller should do next.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use plimsoll::Glsn;
 use plimsoll::order::OrderError;
@@ -32,7 +32,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A file of the store failed.
-    #[error("{}: {source}", path.display())]
+    #[error("{}; check the path and its permissions", at_file(path, source))]
     File {
         /// The file.
         path: PathBuf,
@@ -169,6 +169,26 @@ pub enum Error {
         /// The bucket.
         place: String,
     },
+    /// The cluster was moved to another bucket: use that one.
+    #[error(
+        "{place}: this cluster was moved to {url}; give that URL. A member goes on there when it \
+         is opened"
+    )]
+    Moved {
+        /// The old bucket.
+        place: String,
+        /// The new one.
+        url: String,
+    },
+    /// A move of a cluster to this place did not end: repeat it.
+    #[error(
+        "{place}: a move of a cluster to this place is not finished; run `plimsoll cluster move` \
+         again"
+    )]
+    MoveUnfinished {
+        /// The bucket.
+        place: String,
+    },
     /// The cluster was healed from members that lack commits of this one: heal it again with this
     /// member, or join anew.
     #[error(
@@ -261,6 +281,12 @@ pub enum Error {
         /// The destination.
         path: PathBuf,
     },
+}
+
+/// The system's error with the path of its file, which most have already.
+fn at_file(path: &Path, source: &io::Error) -> String {
+    let (path, error) = (path.display().to_string(), source.to_string());
+    if error.contains(&path) { error } else { format!("{path}: {error}") }
 }
 
 /// Result of a call to this crate.

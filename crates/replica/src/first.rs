@@ -59,6 +59,11 @@ impl FirstPosition {
         Err(Failure::Damaged(bases::name_of(number), what.to_owned()))
     }
 
+    /// The first position as of the last answer, without a request.
+    pub(crate) fn known(&self) -> u64 {
+        self.lock().first
+    }
+
     /// Asks the bucket; one request if there is no newer base than at the last call.
     pub(crate) fn ask(&self, bucket: &dyn Bucket) -> Result<u64, Failure> {
         let Known { mut number, mut first } = *self.lock();
@@ -100,6 +105,7 @@ mod tests {
                 created_micros: 1,
                 replica: 1,
                 healed: None,
+                moved: None,
             };
             store(&*bucket, &Numbered { number, base }).unwrap();
             assert_eq!(position.ask(&*bucket).unwrap(), first);

@@ -145,6 +145,10 @@ pub fn heal(members: &[impl AsRef<Path>], how: &Heal, options: Options) -> Resul
         Some(url) => Place::find(url, Folders::Create)?,
         None => Place::find(&own.url, Folders::Existing)?,
     };
+    // If that cannot be read, it may have been damaged.
+    if let Ok(Some(moved)) = place.moved() {
+        return Err(place.ended(&moved));
+    }
     for url in urls.iter().filter(|url| **url != place.url) {
         check_lost(url, &place, own.id)?;
     }
@@ -166,6 +170,9 @@ pub fn heal(members: &[impl AsRef<Path>], how: &Heal, options: Options) -> Resul
 /// Fails if the bucket from which a cluster would be moved can be read: members may commit there.
 fn check_lost(url: &str, to: &Place, id: u128) -> Result<()> {
     let Ok(old) = Place::find(url, Folders::Existing) else { return Ok(()) };
+    if matches!(old.moved(), Ok(Some(_))) {
+        return Ok(());
+    }
     let has_objects = || {
         let has = |folder| numbers(&old, folder).is_ok_and(|numbers| !numbers.is_empty());
         has(LOG) || has(bases::FOLDER)
@@ -258,6 +265,7 @@ impl Healing<'_> {
                 is_sure,
                 accepts_loss: self.how.accept_loss,
             }),
+            moved: None,
         };
         let stored = Numbered { number: fence.number + 1, base: stored };
         let is_stored = bases::store(&*place.bucket, &stored);

@@ -18,6 +18,7 @@ use plimsoll_disk::vfs::Disk;
 use crate::cluster::Place;
 use crate::error::{Error, Result};
 use crate::membership::{self, Membership};
+use crate::moving;
 use crate::opening::{is_empty, open_at, remove_folder};
 use crate::rebase::restore_base;
 
@@ -50,9 +51,12 @@ pub struct JoinReport {
 /// See the [crate](crate).
 pub fn join(url: &str, dest: impl AsRef<Path>, options: Options) -> Result<JoinReport> {
     let dest = dest.as_ref();
-    let place = Place::find(url, Folders::Existing)?;
+    let mut place = Place::find(url, Folders::Existing)?;
     let identity = place.identity()?;
     place.check()?;
+    if let Some(moved) = moving::follow(&place, identity.id)? {
+        place = moved;
+    }
     let membership = Membership { url: place.url.clone(), id: identity.id };
     let mut report = JoinReport {
         url: place.url.clone(),
@@ -82,7 +86,7 @@ pub fn join(url: &str, dest: impl AsRef<Path>, options: Options) -> Result<JoinR
             draft.finish(dest)?;
         }
     }
-    let db = open_at(dest, &place, identity.id, options)?;
+    let db = open_at(dest, place, identity.id, options)?;
     report.newest = db.sync()?;
     db.close()?;
     Ok(report)

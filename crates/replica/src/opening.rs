@@ -11,11 +11,14 @@ use plimsoll_disk::vfs::Disk;
 use crate::cluster::Place;
 use crate::error::{Error, Result};
 use crate::joining::join;
-use crate::membership;
+use crate::member_order::MemberOrder;
+use crate::membership::{self, Membership};
+use crate::moving;
 use crate::rebase;
 
 /// Opens the member at `path` of the cluster `url`. If there is nothing at the path, joins the
-/// cluster first. If the bucket was moved, [`join`] records its new URL.
+/// cluster first. If the cluster was [moved](crate::move_cluster()), the member goes on in its new
+/// bucket. If somebody has moved the bucket itself, [`join`] records its new URL.
 ///
 /// A commit is in the bucket when it returns. Reads are local; [`Db::sync`] applies everything that
 /// any member has committed. Only one process at a time can have a member open for writing.
@@ -52,13 +55,18 @@ pub fn open(path: impl AsRef<Path>, url: &str, options: Options) -> Result<Db> {
             false => Err(Error::NotAMember { path: path.to_owned() }),
         };
     };
-    let place = Place::find(url, Folders::Existing)?;
-    if place.url != member.url {
-        // A copy of the bucket has the same id, and must not be written beside it.
-        let (path, own, given) = (path.to_owned(), member.url, place.url);
-        return Err(Error::OtherUrl { path, own, given });
+    let (given, own) = (Place::find(url, Folders::Existing)?, member.url.clone());
+    if given.url != own {
+        // The cluster may have been moved from one to the other. A copy of the bucket has the same
+        // id, and must not be written beside it.
+        let newest = |place: Place| moving::current(place).ok().map(|place| place.url);
+        let newest_own = Place::find(&own, Folders::Existing).ok().and_then(newest);
+        if newest_own.is_none() || newest_own != newest(given.clone()) {
+            return Err(Error::OtherUrl { path: path.to_owned(), own, given: given.url });
+        }
     }
-    open_at(path, &place, member.id, options)
+    let place = Place::find(&own, Folders::Existing)?;
+    open_at(path, place, member.id, options)
 }
 
 /// Opens the member at `path` of the cluster that its folder names. See [`open`].
@@ -73,14 +81,24 @@ pub fn open_member(path: impl AsRef<Path>, options: Options) -> Result<Db> {
     let member = membership::membership(path)?;
     let member = member.ok_or_else(|| Error::NotAMember { path: path.to_owned() })?;
     let place = Place::find(&member.url, Folders::Existing)?;
-    open_at(path, &place, member.id, options)
+    open_at(path, place, member.id, options)
 }
 
 /// Opens the store at a path with the order of a cluster. If the batches that it needs were
-/// removed, restores the newest base first.
-pub(crate) fn open_at(path: &Path, place: &Place, id: u128, options: Options) -> Result<Db> {
+/// removed, restores the newest base first. If the cluster was moved, goes on in its new bucket.
+pub(crate) fn open_at(path: &Path, place: Place, id: u128, options: Options) -> Result<Db> {
     rebase::continue_rebase(path)?;
-    let order = Arc::new(place.order()?);
+    let place = match moving::follow(&place, id) {
+        Ok(Some(moved)) => {
+            membership::write(path, &Membership { url: moved.url.clone(), id })?;
+            moved
+        }
+        Err(error @ Error::Unsafe { .. }) => return Err(error),
+        // Reads need no bucket, and commits get the error.
+        Ok(None) | Err(_) => place,
+    };
+    let order = Arc::new(MemberOrder::new(path.to_owned(), id, place.clone())?);
+    let place = &place;
     match check_id(place, path, id) {
         // Each batch names the cluster, too. Reads need no bucket.
         Err(Error::Bucket { .. }) => {}
@@ -134,11 +152,9 @@ fn check_fence(path: &Path, place: &Place) -> Result<()> {
         return Ok(());
     }
     match place.newest_base() {
-        Ok(Some(newest)) if newest.base.is_fence() => {
-            Err(Error::HealUnfinished { place: place.url.clone() })
-        }
+        Ok(newest) => place.check_no_fence(newest.as_ref()),
         // Commits get the error.
-        Ok(_) | Err(_) => Ok(()),
+        Err(_) => Ok(()),
     }
 }
 

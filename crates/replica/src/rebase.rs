@@ -37,9 +37,7 @@ pub(crate) fn restore_base(place: &Place, dest: &Path, options: Options) -> Resu
     let options = options.shared(false).read_only(false);
     loop {
         let newest = place.newest_base()?;
-        if newest.as_ref().is_some_and(|it| it.base.is_fence()) {
-            return Err(Error::HealUnfinished { place: place.url.clone() });
-        }
+        place.check_no_fence(newest.as_ref())?;
         let archive = newest.as_ref().map_or(BASE, |it| &it.base.archive);
         let restored = place.archive(archive)?.restore(dest, options.clone(), Moment::Newest);
         let failed = match restored {
@@ -165,7 +163,8 @@ fn cross(path: &Path, place: &Place, position: u64, options: &Options) -> Result
         let found = bases::read(&*place.bucket, number).map_err(|it| place.refused(it))?;
         let Some(Numbered { base, .. }) = found else {
             let object = format!("{}: {}", place.url, bases::name_of(number));
-            return Err(Error::Damaged { place: object, what: "it is missing".to_owned() });
+            let what = format!("it is missing; {PUT_BACK}");
+            return Err(Error::Damaged { place: object, what });
         };
         if line <= own || line_of(base.first) <= own {
             break;

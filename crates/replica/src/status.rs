@@ -12,6 +12,7 @@ use crate::bases::Numbered;
 use crate::cluster::Place;
 use crate::error::{Error, Result};
 use crate::membership::{Membership, membership};
+use crate::moving;
 
 /// The state of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +70,9 @@ pub struct MemberStatus {
 pub struct Status {
     /// The URL of the bucket, or the absolute path of its folder.
     pub url: String,
+    /// The bucket to which the cluster was moved from there. A member goes on in it when it is
+    /// opened, and then names it in `url`.
+    pub moved_to: Option<String>,
     /// The id of the cluster.
     pub id: u128,
     /// The cluster; the error if the bucket of a member cannot be used.
@@ -105,14 +109,17 @@ pub fn status(target: &str, options: Options) -> Result<Status> {
     match membership(target)? {
         Some(member) => of_member(Path::new(target), member, options),
         None => {
-            let place = Place::find(target, Folders::Existing)?;
+            let given = Place::find(target, Folders::Existing)?;
+            let url = given.url.clone();
+            let place = moving::current(given)?;
+            let moved_to = (place.url != url).then(|| place.url.clone());
             let (id, cluster) = of_cluster(&place).map_err(|error| match error {
                 Error::NotACluster { .. } if is_store(Path::new(target)) => {
                     Error::NotAMember { path: PathBuf::from(target) }
                 }
                 error => error,
             })?;
-            Ok(Status { url: place.url, id, cluster: Ok(cluster), member: None })
+            Ok(Status { url, moved_to, id, cluster: Ok(cluster), member: None })
         }
     }
 }
@@ -127,9 +134,7 @@ fn is_store(path: &Path) -> bool {
 
 fn of_cluster(place: &Place) -> Result<(u128, ClusterStatus)> {
     let identity = place.identity()?;
-    if place.newest_base()?.is_some_and(|it| it.base.is_fence()) {
-        return Err(Error::HealUnfinished { place: place.url.clone() });
-    }
+    place.check_no_fence(place.newest_base()?.as_ref())?;
     let created = UNIX_EPOCH + Duration::from_micros(identity.created_micros);
     let order = place.order()?;
     let (last, first) = (order.end()?, order.first()?);
@@ -151,7 +156,9 @@ fn of_member(path: &Path, member: Membership, options: Options) -> Result<Status
     let db = Db::open(path, options.create(false).shared(false).read_only(true).warm(false))?;
     let newest = db.newest();
     drop(db);
-    let cluster = Place::find(&member.url, Folders::Existing).and_then(|place| {
+    let (mut moved_to, own) = (None, Place::find(&member.url, Folders::Existing));
+    let cluster = own.and_then(moving::current).and_then(|place| {
+        moved_to = (place.url != member.url).then(|| place.url.clone());
         let (found, cluster) = of_cluster(&place)?;
         match found == member.id {
             true => Ok(cluster),
@@ -166,5 +173,5 @@ fn of_member(path: &Path, member: Membership, options: Options) -> Result<Status
     let at = recorded_order_place(path)?;
     let (number, position) = at.map_or((0, 0), |at| (at.replica, at.position));
     let member_status = MemberStatus { path: path.to_owned(), newest, number, position };
-    Ok(Status { url: member.url, id: member.id, cluster, member: Some(member_status) })
+    Ok(Status { url: member.url, moved_to, id: member.id, cluster, member: Some(member_status) })
 }

@@ -112,6 +112,8 @@ pub fn trim(db: &Db, keep: u64) -> Result<TrimReport> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let path = db.folder()?;
+    // If the cluster was moved, the member goes on in the other bucket.
+    db.sync()?;
     let member = membership(&path)?.ok_or_else(|| Error::NotAMember { path: path.clone() })?;
     let place = Place::find(&member.url, Folders::Existing)?;
     check_id(&place, &path, member.id)?;
@@ -152,9 +154,7 @@ fn make_base(db: &Db, path: &Path, place: &Place, keep: u64) -> Result<Made> {
     // Only durable commits are archived, and the place may be ahead of them.
     db.sync()?;
     let newest = place.newest_base()?;
-    if newest.as_ref().is_some_and(|it| it.base.is_fence()) {
-        return Err(Error::HealUnfinished { place: place.url.clone() });
-    }
+    place.check_no_fence(newest.as_ref())?;
     let order = place.order()?;
     let (first, new_first) = (order.first()?, first_after(at.position, keep));
     let mut report = TrimReport {
@@ -203,6 +203,7 @@ fn make_base(db: &Db, path: &Path, place: &Place, keep: u64) -> Result<Made> {
         created_micros: SystemClock::new().wall_micros(),
         replica: at.replica,
         healed: None,
+        moved: None,
     };
     place.make_folders(&[bases::FOLDER])?;
     // Another member may have made the folder, and been killed.

@@ -83,7 +83,7 @@ pub struct CheckOptions {
     /// Compares the whole store after every this many operations (0: only where the workload asks
     /// for it).
     pub check_every: usize,
-    /// Permits refusals by the budget, because the workload asks for more memory than it has.
+    /// Permits refusals by the budget: the workload asks for more memory than the budget has.
     pub may_refuse: bool,
 }
 

@@ -447,7 +447,7 @@ pub enum Op {
     Compact,
     /// Runs one step of background work.
     Step,
-    /// Runs one step of background work, of this kind first.
+    /// Runs one step of background work; tries this kind first.
     Work {
         /// The number of the kind.
         first: u8,

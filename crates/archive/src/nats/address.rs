@@ -164,7 +164,7 @@ pub(super) async fn connect_options(servers: &[ServerAddr]) -> io::Result<Connec
         }
         (None, None) => {}
         _ => {
-            let what = "set both NATS_CERT and NATS_KEY, or neither";
+            let what = "only one of NATS_CERT and NATS_KEY is set; set both, or neither";
             return Err(io::Error::new(ErrorKind::InvalidInput, what));
         }
     }

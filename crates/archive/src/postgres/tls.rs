@@ -84,7 +84,10 @@ impl Tls {
 }
 
 fn in_file(path: &Path, error: impl std::fmt::Display) -> io::Error {
-    let what = format!("{}: {error}; name the certificates of the authority", path.display());
+    let what = format!(
+        "{}: {error}; give a PEM file with the certificates of the authority in sslrootcert",
+        path.display()
+    );
     io::Error::new(ErrorKind::InvalidInput, what)
 }
 

@@ -21,6 +21,8 @@ pub(crate) enum Cluster {
     Status(ClusterStatus),
     /// Replace the old part of a cluster's log by a new base
     Trim(ClusterTrim),
+    /// Move a cluster to another bucket while its members commit
+    Move(ClusterMove),
     /// Repair a cluster whose bucket has lost objects, from its members
     Heal(ClusterHeal),
     /// Make an ordinary store of a member
@@ -73,9 +75,9 @@ pub(crate) struct ClusterJoin {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Of a member: its cluster, its newest GLSN, and how many batches of the log it has not applied, \
-without applying anything. Of a bucket: the cluster. Exit code 6 if the bucket of a member cannot \
-be reached; the member is shown nevertheless.
+Of a member: its bucket, and that to which the cluster was moved since, its newest GLSN, and how \
+many batches of the log it has not applied, without applying anything. Of a bucket: the cluster. \
+Exit code 6 if the bucket of a member cannot be reached; the member is shown nevertheless.
 
 Examples:
   plimsoll cluster status users.plimsoll
@@ -105,6 +107,31 @@ pub(crate) struct ClusterTrim {
     /// Batches that stay, at least 1, so that members that are behind need not restore the base
     #[arg(long, value_name = "BATCHES", default_value_t = plimsoll_replica::KEEP_BATCHES)]
     pub(crate) keep: u64,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Sends the state of the member to the new bucket, restores it from there and verifies it, copies \
+the batches that follow, and then ends the log in the old bucket. Commits of all members go on \
+meanwhile; they wait while the last batches are copied. GLSNs and positions go on.
+
+Members that are open go on in the new bucket by themselves, and others when they are opened, as \
+long as the old bucket can be read. Every member must reach URL under this name; one that cannot \
+goes on reading, and its commits fail until it can. Nothing is removed from the old bucket: \
+delete it once `plimsoll cluster status` of every member shows the new one as its bucket.
+
+The command opens the member, so no other program may have it open; a program that has calls \
+plimsoll_replica::move_cluster, or db.move_cluster in Python. It needs free disk space for another \
+copy of the store. If it is interrupted, run it again with the same URL.
+
+Examples:
+  plimsoll cluster move users.plimsoll /mnt/fast/users.bucket
+  plimsoll cluster move users.plimsoll postgres://app@db/plimsoll/users")]
+pub(crate) struct ClusterMove {
+    /// Member
+    pub(crate) store: PathBuf,
+    /// New bucket: a folder that is empty or does not exist, or a URL
+    pub(crate) url: String,
 }
 
 #[derive(Args, Debug)]

@@ -1,11 +1,11 @@
-//! `plimsoll cluster`: creates, joins, shows, trims, heals and leaves clusters.
+//! `plimsoll cluster`: creates, joins, shows, trims, moves, heals and leaves clusters.
 
 use plimsoll::{Error, Options};
 use plimsoll_replica::{Heal, Leave, Status};
 
 use crate::args::{
-    Cluster, ClusterCreate, ClusterHeal, ClusterJoin, ClusterLeave, ClusterStatus as StatusArgs,
-    ClusterTrim, Globals,
+    Cluster, ClusterCreate, ClusterHeal, ClusterJoin, ClusterLeave, ClusterMove,
+    ClusterStatus as StatusArgs, ClusterTrim, Globals,
 };
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Fact, Output};
@@ -19,6 +19,7 @@ pub(crate) fn run(globals: &Globals, command: &Cluster, output: &mut Output) -> 
         Cluster::Join(args) => join(globals, args, output),
         Cluster::Status(args) => status(globals, args, output),
         Cluster::Trim(args) => trim(globals, args, output),
+        Cluster::Move(args) => move_to(globals, args, output),
         Cluster::Heal(args) => heal(globals, args, output),
         Cluster::Leave(args) => leave(globals, args, output),
     }
@@ -73,8 +74,11 @@ fn join(globals: &Globals, args: &ClusterJoin, output: &mut Output) -> Outcome {
 
 fn status(globals: &Globals, args: &StatusArgs, output: &mut Output) -> Outcome {
     let options = store::options(globals);
-    let Status { url, id, cluster, member, .. } = plimsoll_replica::status(&args.target, options)?;
-    let mut facts = vec![Fact::new("bucket", url.clone(), url), id_fact(id)];
+    let Status { url, moved_to, id, cluster, member, .. } =
+        plimsoll_replica::status(&args.target, options)?;
+    let mut facts = vec![Fact::new("bucket", url.clone(), url)];
+    facts.extend(moved_to.map(|url| Fact::new("moved to", url.clone(), url)));
+    facts.push(id_fact(id));
     let (mut failure, mut last) = (None, None);
     match cluster {
         Ok(cluster) => {
@@ -131,6 +135,28 @@ fn trim(globals: &Globals, args: &ClusterTrim, output: &mut Output) -> Outcome {
             Fact::new("first position", report.first.to_string(), report.first),
             Fact::new("last position", report.last.to_string(), report.last),
             Fact::count("batches removed", report.removed),
+            Fact::bytes("bytes sent", report.bytes_sent),
+            Fact::bytes("bytes verified", report.bytes_verified),
+        ])
+    })?;
+    Ok(Exit::Done)
+}
+
+fn move_to(globals: &Globals, args: &ClusterMove, output: &mut Output) -> Outcome {
+    let moved = |options| {
+        let db = plimsoll_replica::open_member(&args.store, options)?;
+        let report = plimsoll_replica::move_cluster(&db, &args.url)?;
+        db.close()?;
+        Ok(report)
+    };
+    let report = alone(globals, moved)?;
+    output.report("The cluster is moved.", |output| {
+        output.facts(&[
+            Fact::new("bucket", report.url.clone(), report.url),
+            Fact::new("old bucket", report.from.clone(), report.from),
+            Fact::new("base GLSN", report.base_glsn.to_string(), report.base_glsn.0),
+            Fact::new("last position", report.last.to_string(), report.last),
+            Fact::count("batches copied", report.copied),
             Fact::bytes("bytes sent", report.bytes_sent),
             Fact::bytes("bytes verified", report.bytes_verified),
         ])

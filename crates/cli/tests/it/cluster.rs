@@ -127,6 +127,35 @@ fn without_the_bucket_commands_read_and_leave() {
 }
 
 #[test]
+fn a_cluster_is_moved_to_another_bucket() {
+    let folder = Folder::new();
+    let old = cluster(&folder, &["two"]);
+    let (one, two, new) = (folder.at("one"), folder.at("two"), folder.at("new"));
+    run(&["cluster", "move", &one, &old]).fails(2, &["there is a cluster here already"]);
+    let plain = folder.at("plain");
+    run(&["put", &plain, "a", "1"]).ok();
+    run(&["cluster", "move", &plain, &new]).fails(2, &["not a member"]);
+    let moved = run(&["cluster", "move", &one, &new, "--json"]).ok().json();
+    assert_eq!(
+        (&moved["bucket"], &moved["old_bucket"]),
+        (&new.clone().into(), &old.clone().into())
+    );
+    let status = run(&["cluster", "status", &two, "--json"]).ok().json();
+    assert_eq!(
+        (&status["bucket"], &status["moved_to"]),
+        (&old.clone().into(), &new.clone().into())
+    );
+    run(&["cluster", "heal", &two]).fails(2, &["this cluster was moved to", &new]);
+    run(&["put", &one, "second", "2"]).ok();
+    assert_eq!(run(&["get", &two, "second"]).ok().out, b"2");
+    let status = run(&["cluster", "status", &two, "--json"]).ok().json();
+    assert_eq!((&status["bucket"], status.get("moved_to")), (&new.into(), None));
+    std::fs::remove_dir_all(&old).unwrap();
+    run(&["put", &two, "third", "3"]).ok();
+    assert_eq!(run(&["get", &one, "third"]).ok().out, b"3");
+}
+
+#[test]
 fn a_cluster_is_healed_from_its_members() {
     let folder = Folder::new();
     let bucket = cluster(&folder, &["two"]);

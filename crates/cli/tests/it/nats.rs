@@ -30,4 +30,12 @@ fn a_cluster_in_nats_is_used_as_any_other() {
     run(&["cluster", "join", &url, &folder.at("three")]).ok();
     let hash = |store: &str| run(&["state-hash", store]).ok().text();
     assert_eq!(hash(&folder.at("three")), hash(&one));
+    // To a folder, and back into another stream.
+    for bucket in [folder.at("bucket"), servers.url("others")] {
+        run(&["cluster", "move", &one, &bucket]).ok();
+        run(&["put", &two, "moved", &bucket]).ok();
+        assert_eq!(run(&["get", &one, "moved"]).ok().text().trim(), bucket);
+        let status = run(&["cluster", "status", &two, "--json"]).ok().json();
+        assert_eq!(status["bucket"], bucket);
+    }
 }

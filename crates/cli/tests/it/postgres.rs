@@ -72,6 +72,14 @@ fn a_cluster_is_used_trimmed_healed_and_left() {
     assert_eq!(run(&["get", &one, "third"]).ok().out, b"3");
     let hash = |store: &String| run(&["state-hash", store]).ok().text();
     assert_eq!(hash(&one), hash(&two));
+    // To a folder, and back into another schema.
+    for bucket in [folder.at("bucket"), server.url("others")] {
+        run(&["cluster", "move", &one, &bucket]).ok();
+        run(&["put", &two, "moved", &bucket]).ok();
+        assert_eq!(run(&["get", &one, "moved"]).ok().text().trim(), bucket);
+    }
+    assert_eq!(run(&["get", &one, "b"]).ok().out, vec![7; 20 << 20]);
+    assert_eq!(hash(&one), hash(&two));
     run(&["cluster", "leave", &three]).ok();
     // No password is in the folder of a member.
     let found =

@@ -58,7 +58,8 @@ impl Target {
         if is_empty {
             let format = format.unwrap_or(Format::Sha1);
             let object_format = format!("--object-format={}", format.name());
-            let text = path.to_str().ok_or_else(|| refused("the path is not UTF-8"))?;
+            let text =
+                path.to_str().ok_or_else(|| refused("the path is not UTF-8; give another path"))?;
             let made = Git::anywhere().ask(&[
                 "init",
                 "--quiet",
@@ -89,7 +90,8 @@ impl Target {
         };
         if format.is_some_and(|format| format != found) {
             return Err(refused(
-                "its object format (SHA-1 or SHA-256) differs from that of the imported repository",
+                "its object format (SHA-1 or SHA-256) differs from that of the imported \
+                 repository; export to a new folder",
             ));
         }
         let folder = git.ask(&["rev-parse", "--path-format=absolute", "--git-path", "objects"])?;

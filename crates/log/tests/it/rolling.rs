@@ -1,4 +1,4 @@
-//! A new segment begins without a sync, and gets its name with the next one.
+//! A new segment begins without a sync; the next sync gives it its name.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -187,7 +187,7 @@ fn a_row_of_an_image_is_not_restored_once_a_younger_version_entered_the_runs() {
     assert_eq!(restore_entries(&view), Restored { entered: 3, stopped: None });
     assert_eq!(kept(&store, b"k"), Some(b"old".to_vec()));
     work_steps::drop_caches(&store);
-    // Check, then a commit and its flush, then the restore.
+    // Take the view, commit and flush, and then restore by that view.
     let view = store.reader.index.sources.view();
     put(&store, b"k", b"new");
     store.flush().unwrap();

@@ -324,8 +324,8 @@ impl Ids {
         parents.collect::<Result<_>>().map(Some)
     }
 
-    /// The time of the original of the commit with an id, in microseconds since 1970 UTC; `None` if
-    /// the store does not have the commit.
+    /// When the original of a commit was made, in microseconds since 1970 UTC; `None` if the store
+    /// does not have the commit.
     pub(super) fn micros_of(&self, id: &CommitId) -> Result<Option<u64>> {
         let snapshot = Snapshot::newest(self.store());
         if let Some(record) = snapshot.get(&self.space, received_key(id))? {

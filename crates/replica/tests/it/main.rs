@@ -14,6 +14,7 @@ mod heal;
 mod heal_refusals;
 mod members;
 mod memory_bucket;
+mod moving;
 #[cfg(feature = "nats")]
 mod nats;
 #[cfg(feature = "nats")]

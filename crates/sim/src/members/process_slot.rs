@@ -28,7 +28,7 @@ const WAIT_FOR_STOPPED: Duration = Duration::from_millis(100);
 /// The result of an act; `Err`: the process panicked.
 pub(super) type Ended = Result<plimsoll::Result<Answer>, String>;
 
-/// An operation of a process, counted from the next one or from a change of a file.
+/// The operation or border case of a process at which something happens to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum At {
     Operation(u64),

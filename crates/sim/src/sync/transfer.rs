@@ -151,7 +151,7 @@ impl Driver {
         Ok(TransferFault::Fault(victim))
     }
 
-    /// Has the receiving store fetch the branch during the transfer, to the same branch or another.
+    /// Makes the receiving store fetch the branch during the transfer, to the same or another one.
     fn transfer_beside(&self, exchange: &Exchange, random: &mut Random) -> Beside {
         let ours = self.stores[exchange.from].branches.get(&exchange.branch).copied().flatten();
         let theirs = self.stores[exchange.to].branches.get(&exchange.into).copied().flatten();

@@ -159,9 +159,9 @@ pub(super) fn oldest_needed(ranges: &RangeSet, run: &Run) -> Option<Glsn> {
 /// The GLSN up to which a job absorbs range deletions: they are durable, and older than everything
 /// in newer runs, so that no deletion is younger than a version of its key in a newer run.
 ///
-/// History absorbs a deletion after the current runs. Otherwise a version in history would get no
-/// point deletion because a version in the current runs supersedes it, and would become visible
-/// again once a merge drops the table of the superseding version unread.
+/// History absorbs a deletion after the current runs. Otherwise, a version in history that is
+/// superseded by one in the current runs would get no point deletion, and would be visible again
+/// once a merge drops the superseding version's table without reading it.
 fn absorbed_upto(flushed: Glsn, view: &View, task: &Task) -> Glsn {
     if task.inputs == Inputs::History {
         let needed = view.runs.iter().filter_map(|run| oldest_needed(&view.ranges, run)).min();

@@ -372,8 +372,8 @@ mod tests {
         assert!((33..200).all(|second| look(second, second / 20) == Due::Nothing));
     }
 
-    /// How much is released and when (in half seconds), with two polls and 100 commits a second and
-    /// the floor given by `floor`.
+    /// When (in half seconds) and how much is released, if each second has two polls and 100
+    /// commits; `floor` returns the floor of a half second.
     fn released(seconds: u64, floor: impl Fn(u64) -> u64) -> Vec<(u64, u64)> {
         let mut held = HeldBack::default();
         let mut look = |half: u64| {

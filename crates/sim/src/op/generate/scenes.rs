@@ -490,7 +490,7 @@ impl Generator {
         ops
     }
 
-    /// Values in the log that exceed a step of compaction are moved, and read at their new place.
+    /// Values in the log, larger than one compaction step, are moved and read at their new place.
     fn large_values_relocated(&mut self) -> Vec<Op> {
         let space = self.kept_space();
         let mut ops = Vec::new();
