@@ -40,7 +40,8 @@ use crate::size::parse_size;
 pub(crate) use self::archive::Archive;
 pub(crate) use self::branches::{Branch, BranchCreate, BranchDelete, BranchRename, OnBranch};
 pub(crate) use self::cluster::{
-    Cluster, ClusterCreate, ClusterHeal, ClusterJoin, ClusterLeave, ClusterStatus, ClusterTrim,
+    Cluster, ClusterCreate, ClusterHeal, ClusterJoin, ClusterLeave, ClusterMove, ClusterStatus,
+    ClusterTrim,
 };
 pub(crate) use self::cursors::{Cursor, CursorAdvance, CursorCreate, CursorDrop};
 pub(crate) use self::dump::{Dump, Restore};

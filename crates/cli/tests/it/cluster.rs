@@ -218,11 +218,45 @@ impl Drop for Member {
 /// and these include all that were acknowledged.
 #[test]
 fn no_acknowledged_increment_is_lost_when_members_are_killed() {
+    increments_with_kills(|_| {});
+}
+
+/// The same while another member moves the cluster, by a command that is killed, too.
+#[test]
+fn no_acknowledged_increment_is_lost_when_a_cluster_is_moved() {
+    increments_with_kills(|folder| {
+        let (mover, mut rng) = (folder.at("mover"), Rng::with_seed(9));
+        let mut killed = 0;
+        for number in 0..5 {
+            let bucket = folder.at(&format!("bucket {number}"));
+            run(&["cluster", "trim", &mover, "--keep", "20", "--wait", "60s"]).ok();
+            for patience in (20..).step_by(40) {
+                let mut command = plimsoll();
+                command.args(["cluster", "move", &mover, &bucket, "--wait", "60s"]);
+                let mut child =
+                    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+                std::thread::sleep(Duration::from_millis(rng.u64(0..patience)));
+                killed += u64::from(child.try_wait().unwrap().is_none());
+                let _ = child.kill();
+                let _ = child.wait();
+                let status = run(&["cluster", "status", &mover, "--json"]);
+                if status.text().contains(&bucket) {
+                    break;
+                }
+            }
+            run(&["put", &mover, "mover", &bucket, "--wait", "60s"]).ok();
+        }
+        assert!(killed >= 5, "{killed} moves were killed");
+    });
+}
+
+fn increments_with_kills(meanwhile: impl FnOnce(&Folder) + Send) {
     let folder = Folder::new();
-    cluster(&folder, &["two", "three"]);
+    cluster(&folder, &["two", "three", "mover"]);
     let (acknowledged, tries) = (Mutex::new(BTreeSet::new()), Mutex::new(0));
     let kills = Mutex::new(0);
     std::thread::scope(|scope| {
+        scope.spawn(|| meanwhile(&folder));
         for (seed, name) in ["one", "two", "three"].into_iter().enumerate() {
             let (store, acknowledged, tries) = (folder.at(name), &acknowledged, &tries);
             let kills = &kills;
