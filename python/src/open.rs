@@ -6,8 +6,8 @@ use plimsoll::{Db as Engine, Options};
 use pyo3::prelude::*;
 
 use crate::calls::interruptible;
-use crate::db::Db;
 use crate::cluster::url_of;
+use crate::db::Db;
 use crate::errors::{OrRaise, invalid, raised_by_cluster};
 use crate::options::{Compresses, Folder, Keeps, Size, durability as durability_of, io as io_of};
 use crate::store::Store;

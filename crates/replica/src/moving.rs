@@ -310,10 +310,13 @@ impl Passage<'_> {
         }
         let mut end = copy.end()?;
         for _ in 0..PASSES {
-            let last = order.end()?;
+            let (first, last) = (order.first()?, order.end()?);
+            if end + 1 < first {
+                return Ok(Tried::Overtaken);
+            }
             // A call that was killed may have left gaps in the batches that it copied last.
             let begin = end.saturating_sub(WINDOW).max(copy.first()?);
-            let Some(copied) = self.copy(begin..=last, order.first()?)? else {
+            let Some(copied) = self.copy(begin..=last, first)? else {
                 return Ok(Tried::Overtaken);
             };
             report.copied += copied;

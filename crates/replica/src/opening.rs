@@ -88,18 +88,19 @@ pub fn open_member(path: impl AsRef<Path>, options: Options) -> Result<Db> {
 /// removed, restores the newest base first. If the cluster was moved, goes on in its new bucket.
 pub(crate) fn open_at(path: &Path, place: Place, id: u128, options: Options) -> Result<Db> {
     rebase::continue_rebase(path)?;
-    let place = match moving::follow(&place, id) {
-        Ok(Some(moved)) => {
+    let checked = check_id(&place, path, id);
+    let place = match checked.is_ok().then(|| moving::follow(&place, id)) {
+        Some(Ok(Some(moved))) => {
             membership::write(path, &Membership { url: moved.url.clone(), id })?;
             moved
         }
-        Err(error @ Error::Unsafe { .. }) => return Err(error),
+        Some(Err(error @ Error::Unsafe { .. })) => return Err(error),
         // Reads need no bucket, and commits get the error.
-        Ok(None) | Err(_) => place,
+        None | Some(Ok(None) | Err(_)) => place,
     };
     let order = Arc::new(MemberOrder::new(path.to_owned(), id, place.clone())?);
     let place = &place;
-    match check_id(place, path, id) {
+    match checked {
         // Each batch names the cluster, too. Reads need no bucket.
         Err(Error::Bucket { .. }) => {}
         checked => {

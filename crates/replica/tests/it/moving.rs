@@ -263,6 +263,36 @@ fn a_commit_during_a_move_is_made_exactly_once() {
 }
 
 #[test]
+fn batches_that_a_trim_removes_during_a_move_are_not_needed() {
+    let (world, one) = world(8);
+    let two = world.open("two");
+    let hook = Arc::new(Mutex::new(None));
+    let hook_of_bucket = Arc::clone(&hook);
+    wrap_buckets(Some(Arc::new(move |bucket| {
+        let hook = Arc::clone(&hook_of_bucket);
+        Arc::new(Hooked { bucket, prefix: "bases/", is_before: false, hook }) as Arc<dyn Bucket>
+    })));
+    let trimmer = two.clone();
+    // The base in the new bucket is stored, and the batches after it are not copied yet.
+    *hook.lock().unwrap() = Some(Box::new(move || {
+        put_rows(&trimmer, 8..90);
+        assert!(trim(&trimmer, 1).unwrap().removed > 80);
+    }) as Hook);
+    let report = move_cluster(&one, &url(&world, "new"));
+    wrap_buckets(None);
+    assert!(report.unwrap().last > 90);
+    assert!(hook.lock().unwrap().is_none());
+    put_rows(&two, 90..91);
+    one.close().unwrap();
+    two.close().unwrap();
+    std::fs::remove_dir_all(world.path("bucket")).unwrap();
+    join(&url(&world, "new"), world.path("three"), options()).unwrap();
+    for name in ["one", "two", "three"] {
+        has_rows(&world, name, 91);
+    }
+}
+
+#[test]
 fn a_closed_member_follows_several_moves() {
     let (world, one) = world(8);
     for name in ["b", "c", "d"] {
@@ -297,11 +327,16 @@ fn a_closed_member_follows_several_moves() {
 fn a_member_that_cannot_reach_the_new_bucket_reads_and_waits() {
     let (world, one) = world(8);
     let hasty = || options().order_timeout(Duration::from_millis(50));
-    let two = open_member(world.path("two"), hasty()).unwrap();
+    let left = Arc::new(AtomicU64::new(u64::MAX));
+    let two = with_requests(&left, || open_member(world.path("two"), hasty()).unwrap());
+    two.sync().unwrap();
+    // It cannot follow before the new bucket is gone.
+    left.store(0, Ordering::Relaxed);
     move_cluster(&one, &url(&world, "new")).unwrap();
     put(&one, "x", "1");
     one.close().unwrap();
     std::fs::rename(world.path("new"), world.path("not mounted")).unwrap();
+    left.store(u64::MAX, Ordering::Relaxed);
     let refused = try_put(&two, "y", "1").unwrap_err();
     assert!(matches!(refused, StoreError::Unavailable { .. }), "{refused}");
     let new = world.path("new").display().to_string();
