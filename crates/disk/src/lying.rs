@@ -76,6 +76,8 @@ pub struct Injected {
     pub failed_syncs: u64,
     /// Renames that failed while the power was on.
     pub failed_renames: u64,
+    /// Removals of files that failed while the power was on.
+    pub failed_removals: u64,
     /// Writes refused for lack of space.
     pub refused_writes: u64,
     /// Reads and syncs that took time.
@@ -108,6 +110,9 @@ struct State {
     fail_sync: Option<u64>,
     rename_count: u64,
     fail_rename: Option<u64>,
+    /// The same for removals.
+    remove_count: u64,
+    fail_remove: Option<u64>,
     fail_reads: f64,
     flip_bits: f64,
     pages_max: Option<u64>,
@@ -201,6 +206,13 @@ impl LyingDisk {
     pub fn fail_rename(&self, n: u64) {
         let mut state = self.state();
         state.fail_rename = Some(state.rename_count.saturating_add(n));
+    }
+
+    /// Makes the `n`-th removal of a file from now fail (1: the next one); the seed decides whether
+    /// it took effect nevertheless.
+    pub fn fail_remove(&self, n: u64) {
+        let mut state = self.state();
+        state.fail_remove = Some(state.remove_count.saturating_add(n));
     }
 
     /// Flips the bits in `mask` of one byte of a file permanently. An error if the file ends before
@@ -316,6 +328,19 @@ impl State {
         if fails { Err(at_path(from, Errno::IO)) } else { Ok(()) }
     }
 
+    /// Removes a file, unless the call is chosen to fail.
+    fn remove(&mut self, path: &Path) -> io::Result<()> {
+        self.remove_count += 1;
+        let count = self.remove_count;
+        let fails = self.fail_remove.take_if(|n| count >= *n).is_some();
+        self.injected.failed_removals += u64::from(fails);
+        if !fails || self.crash_random.chance(0.5) {
+            let operation = self.tree.remove(path)?;
+            self.names.add(operation);
+        }
+        if fails { Err(at_path(path, Errno::IO)) } else { Ok(()) }
+    }
+
     fn new(seed: u64) -> Self {
         let mut state = Self {
             tree: Tree::new(),
@@ -330,6 +355,8 @@ impl State {
             fail_sync: None,
             rename_count: 0,
             fail_rename: None,
+            remove_count: 0,
+            fail_remove: None,
             fail_reads: 0.0,
             flip_bits: 0.0,
             pages_max: None,
@@ -580,11 +607,7 @@ impl Disk for LyingDisk {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.powered(path)?.change(path, |state| {
-            let operation = state.tree.remove(path)?;
-            state.names.add(operation);
-            Ok(())
-        })
+        self.powered(path)?.change(path, |state| state.remove(path))
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {

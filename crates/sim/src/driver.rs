@@ -370,6 +370,10 @@ impl Driver {
                 disk.fail_rename(after);
                 self.excuses.sync = true;
             }
+            Fault::RemoveLater(after) => {
+                disk.fail_remove(after);
+                self.excuses.sync = true;
+            }
             Fault::Full(bytes) => {
                 disk.fill_up(Some(bytes));
                 self.excuses.full = true;

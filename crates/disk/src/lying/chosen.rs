@@ -45,16 +45,17 @@ impl LyingDisk {
         state.chosen.cut_at_change = Some(state.chosen.changes.saturating_add(n));
     }
 
-    /// Whether a sync or rename failure is still pending.
+    /// Whether a failure of a sync, rename or removal is still pending.
     pub fn has_failure_to_come(&self) -> bool {
         let state = self.state();
-        state.fail_sync.is_some() || state.fail_rename.is_some()
+        [state.fail_sync, state.fail_rename, state.fail_remove].iter().any(Option::is_some)
     }
 
-    /// Cancels pending [`LyingDisk::fail_sync`] and [`LyingDisk::fail_rename`].
+    /// Cancels pending [`LyingDisk::fail_sync`], [`LyingDisk::fail_rename`] and
+    /// [`LyingDisk::fail_remove`].
     pub fn cancel_failures(&self) {
         let mut state = self.state();
-        (state.fail_sync, state.fail_rename) = (None, None);
+        (state.fail_sync, state.fail_rename, state.fail_remove) = (None, None, None);
     }
 }
 

@@ -364,6 +364,32 @@ fn trimming_gives_space_back_on_a_full_disk() {
 }
 
 #[test]
+fn a_segment_that_cannot_be_removed_leaves_no_hole_in_the_log() {
+    let mut failed = 0;
+    for (seed, failing) in (1..8).flat_map(|n| [(1, n), (2, n), (3, n)]) {
+        let memory = Memory::new(16 << 20);
+        let disk = LyingDisk::new(seed);
+        let log = open(&disk, &memory, None).unwrap();
+        for number in 0..150 {
+            crate::common::append(&log, 0, &payload(number, 5000));
+        }
+        disk.fail_remove(failing);
+        let until = log.bounds().durable;
+        failed += u32::from(log.trim(until, &|_| false).is_err());
+        disk.cancel_failures();
+        let first = log.trim(until, &|_| false).unwrap();
+        assert!(first > Glsn(50), "{seed} {failing}: {first}");
+        disk.cut_power();
+        disk.restore_power();
+        drop(log);
+        let log = open(&disk, &memory, None).unwrap();
+        let bounds = log.bounds();
+        assert_eq!((bounds.first, bounds.durable), (first, until), "{seed} {failing}");
+    }
+    assert!(failed >= 10, "{failed}");
+}
+
+#[test]
 fn reads_that_fail_are_errors_and_do_not_poison() {
     let memory = Memory::new(16 << 20);
     let disk = LyingDisk::new(7);

@@ -99,10 +99,26 @@ fn create_on(
             counter: Counter { next: id + 1, ..counter },
         })
     });
-    if created.is_err() {
+    if is_unmade(&created) {
         branches.release_reserved(name);
     }
     created
+}
+
+/// Whether a change was not made. After `Stalled` it was.
+fn is_unmade(changed: &Result<()>) -> bool {
+    changed.as_ref().is_err_and(|error| !matches!(error, Error::Stalled { .. }))
+}
+
+/// Makes a change by which a branch gets the name `to`.
+fn with_name(store: &Arc<Engine>, to: &str, change: impl FnOnce() -> Result<()>) -> Result<()> {
+    let branches = &store.reader.snapshots.branches;
+    branches.reserve_name(&store.reader.budget, to)?;
+    let changed = change();
+    if is_unmade(&changed) {
+        branches.release_name(to);
+    }
+    changed
 }
 
 /// The first id from `next` on under which no version is stored, because damage may have destroyed
@@ -128,14 +144,15 @@ pub(crate) fn rename(store: &Arc<Engine>, from: &str, to: &str) -> Result<()> {
     }
     check_branch_name(to)?;
     store.check_writable()?;
-    change(store, ANY, |known, counter, _| {
+    let rename = |known: &Known, counter, _| {
         let id = known.find(from)?;
         if known.find(to).is_ok() {
             return Err(InvalidInput::BranchExists { name: to.to_owned() }.into());
         }
         let chain = Chain { name: Some(to.into()), ..alive(known, id)?.clone() };
         Ok(Plan { changes: vec![(id, Some(chain))], dead_groups: BTreeSet::new(), counter })
-    })
+    };
+    with_name(store, to, || change(store, ANY, rename))
 }
 
 /// Deletes a branch. Branches that descend from it stay, and with them the versions that they see.
@@ -163,7 +180,7 @@ pub(crate) fn replace(
     check: &dyn Fn(&mut Transaction) -> Result<()>,
 ) -> Result<()> {
     store.check_writable()?;
-    change(store, check, |known, counter, has_ids| {
+    let replace = |known: &Known, counter, has_ids| {
         let id = known.find(from)?;
         if known.find(to).ok() != Some(replaced) || id == replaced {
             return Err(InvalidInput::BranchMoved { name: to.to_owned() }.into());
@@ -173,7 +190,8 @@ pub(crate) fn replace(
         // The renaming comes last, so that the name belongs to the branch `from`.
         changes.push((id, Some(renamed)));
         Ok(Plan { changes, dead_groups, counter })
-    })
+    };
+    with_name(store, to, || change(store, check, replace))
 }
 
 /// The changes that delete the branch with the chain `id`, and the groups whose versions are no

@@ -91,7 +91,10 @@ impl Merge {
             branches.reserve_for_merge(&store.reader.budget)?;
         }
         let outcome = self.commit(store, to);
-        if self.are_branches() && !matches!(outcome, Ok(MergeOutcome::Merged(_))) {
+        // After `Stalled` the commit was made.
+        let may_be_made =
+            matches!(outcome, Ok(MergeOutcome::Merged(_)) | Err(Error::Stalled { .. }));
+        if self.are_branches() && !may_be_made {
             branches.give_room_of_merge_back();
         }
         outcome

@@ -76,7 +76,11 @@ impl Registry {
 }
 
 fn bytes_of(name: Option<&str>) -> u64 {
-    CHAIN_BYTES + name.map_or(0, str::len) as u64
+    CHAIN_BYTES + name_bytes(name)
+}
+
+fn name_bytes(name: Option<&str>) -> u64 {
+    name.map_or(0, str::len) as u64
 }
 
 /// The chains of an open store.
@@ -400,9 +404,16 @@ impl Known {
                 self.children.remove(&(before.parent, id));
             }
             self.unlink(&before, at);
-            if chain.is_none() {
-                self.groups.remove(&(before.group, id));
-                self.shrink(bytes_of(before.name.as_deref()));
+            match &chain {
+                None => {
+                    self.groups.remove(&(before.group, id));
+                    self.shrink(bytes_of(before.name.as_deref()));
+                }
+                // A new name was leased before ([`Branches::reserve_name`]).
+                Some(chain) if chain.name != before.name => {
+                    self.shrink(name_bytes(before.name.as_deref()));
+                }
+                Some(_) => {}
             }
         }
         if let Some(name) = chain.and_then(|chain| chain.name) {
@@ -539,6 +550,20 @@ impl Branches {
             known.add_merge((into, from), Merged { by: glsn, at: upto });
             known.forget_merges(glsn, &tagged);
         }
+    }
+
+    /// Leases the memory of the name that a chain is about to get. That of its former name is
+    /// released when the change is recorded.
+    ///
+    /// # Errors
+    /// The budget.
+    pub(crate) fn reserve_name(&self, budget: &Budget, name: &str) -> Result<()> {
+        self.grow(budget, name_bytes(Some(name)))
+    }
+
+    /// Ends the lease of a name that no chain got.
+    pub(crate) fn release_name(&self, name: &str) {
+        self.known().shrink(name_bytes(Some(name)));
     }
 
     /// Ends the lease of a chain that was not created.

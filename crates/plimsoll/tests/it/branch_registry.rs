@@ -211,3 +211,35 @@ fn all_processes_know_the_branches_and_the_keeper_retains_their_forks() {
     drop((keeper, other));
     assert_eq!(list(&join(&path)), ["b1<main", "b2<main", "c<b1", "d<c"]);
 }
+
+#[test]
+fn names_of_branches_are_charged_as_long_as_they_are_held() {
+    let world = world();
+    let db = &world.db;
+    let charged = || {
+        let by_kind = db.stats().memory.by_kind;
+        by_kind.iter().find(|(kind, _)| *kind == "metadata").unwrap().1
+    };
+    let long = |number: u32| format!("b{number:0>254}");
+    (0..100).for_each(|number| drop(create(db, &long(number), "main")));
+    db.flush().unwrap();
+    let before = charged();
+    for (first, second) in [(long(1000), "b".to_owned()), ("b".to_owned(), long(1000))] {
+        for _ in 0..200 {
+            create(db, &first, "main");
+            db.rename_branch(&first, &second).unwrap();
+            // Its parent is deleted first, and has no name then.
+            create(db, "child", &second);
+            db.delete_branch(&second).unwrap();
+            db.delete_branch("child").unwrap();
+        }
+        db.flush().unwrap();
+        let now = charged();
+        assert!(now.abs_diff(before) < 16 << 10, "{before} bytes, then {now}");
+    }
+    // The bytes of a change that fails are released, too.
+    for _ in 0..200 {
+        invalid(db.rename_branch(&long(1), &long(2)));
+    }
+    assert!(charged().abs_diff(before) < 16 << 10);
+}

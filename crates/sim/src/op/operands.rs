@@ -50,6 +50,8 @@ pub enum Fault {
     SyncLater(u64),
     /// The n-th following rename fails (1: the next one).
     RenameLater(u64),
+    /// The n-th removal of a file from now fails.
+    RemoveLater(u64),
     /// This many bytes are left free.
     Full(u64),
     /// Each read and sync takes up to this many microseconds.

@@ -14,6 +14,7 @@ use crate::file_log::env::lock;
 use crate::file_log::files::aligned::AlignedBytes;
 use crate::file_log::files::names::FileName;
 use crate::file_log::files::rewrite::replace_file;
+use crate::file_log::segments::list::Trimming;
 use crate::format::blob_seed;
 use crate::format::blob_trailer::{BLOB_TRAILER_PAGE, BlobTrailer, extend_blob_hash};
 
@@ -64,7 +65,7 @@ impl Read for BlobFileReader {
 /// `trimming` excludes sweeps.
 pub(crate) fn copy(
     blobs: &Blobs,
-    trimming: &Mutex<()>,
+    trimming: &Mutex<Trimming>,
     blob: BlobRef,
     bytes: &mut dyn Read,
 ) -> Result<(), LogError> {

@@ -1,8 +1,8 @@
 //! Frees whole segments from the front, and blob files that no record names.
 //!
-//! Invariant: a segment's name is durably removed before the next segment is touched, so that a
-//! crash in between leaves no hole. Blob files are removed last; if a crash prevents that, a sweep
-//! removes them.
+//! Invariant: a segment's name is durably removed before the next segment is touched and before any
+//! blob file is removed, so that neither a crash nor a failed removal leaves a hole. Blob files are
+//! removed last; if that is prevented, a sweep removes them.
 
 use plimsoll_disk::borders::{Border, hit};
 use plimsoll_memory::budget::Kind;
@@ -15,6 +15,7 @@ use crate::file_log::append::end_segment_from;
 use crate::file_log::env::lock;
 use crate::file_log::files::names::FileName;
 use crate::file_log::open_log::OpenLog;
+use crate::file_log::segments::list::Trimming;
 use crate::file_log::shared::turn::with_order;
 use crate::format::offset_table::NamedBlob;
 use crate::glsn::Glsn;
@@ -27,8 +28,9 @@ impl OpenLog {
         keep: &dyn Fn(BlobId) -> bool,
         note: &mut dyn FnMut() -> Result<(), LogError>,
     ) -> Result<Glsn, LogError> {
-        let _trimming = lock(&self.segments.trimming);
+        let mut trimming = lock(&self.segments.trimming);
         self.durability.check_own()?;
+        self.remove_segment(&mut trimming)?;
         self.end_segment_for_blobs(until, keep)?;
         let mut is_noted = false;
         loop {
@@ -60,17 +62,26 @@ impl OpenLog {
             self.segments.cancel_sealing(segment.first());
             self.segments.set_first(sealed.next);
             self.segments.pop_front();
-            self.segments.remove_name(FileName::Segment(segment.first()))?;
-            if let Some(members) = self.env.members() {
-                members.marks.set_log_first(sealed.next);
-            }
-            self.env.options.disk.sync_dir(&self.env.options.dir)?;
-            self.segments.remove_name(FileName::Table(segment.first()))?;
+            trimming.unremoved = Some((segment.first(), sealed.next));
+            self.remove_segment(&mut trimming)?;
             for blob in blobs.iter() {
                 self.blobs.remove(*blob)?;
             }
         }
         Ok(self.segments.first())
+    }
+
+    /// Durably removes the file of the segment that was taken off the list, and its table. If this
+    /// fails, the next trim or sweep does it first.
+    fn remove_segment(&self, trimming: &mut Trimming) -> Result<(), LogError> {
+        let Some((first, next)) = trimming.unremoved else { return Ok(()) };
+        self.segments.remove_name(FileName::Segment(first))?;
+        if let Some(members) = self.env.members() {
+            members.marks.set_log_first(next);
+        }
+        self.env.options.disk.sync_dir(&self.env.options.dir)?;
+        trimming.unremoved = None;
+        self.segments.remove_name(FileName::Table(first))
     }
 
     /// Ends the active segment if that lets this trim or a later one free as many bytes of blob
@@ -107,8 +118,9 @@ impl OpenLog {
 
     /// Removes blob files that no record names, and offset tables without a segment.
     pub(crate) fn sweep(&self, keep: &dyn Fn(BlobId) -> bool) -> Result<u64, LogError> {
-        let _trimming = lock(&self.segments.trimming);
+        let mut trimming = lock(&self.segments.trimming);
         self.durability.check_own()?;
+        self.remove_segment(&mut trimming)?;
         let unpinned = self.unpinned()?;
         let mut candidates = Buffer::with_capacity(&self.env.options.budget, Kind::Staging, 0)?;
         for name in self.env.options.disk.names(&self.env.options.dir)? {
@@ -133,8 +145,9 @@ impl OpenLog {
         blobs: &[BlobId],
         keep: &dyn Fn(BlobId) -> bool,
     ) -> Result<u64, LogError> {
-        let _trimming = lock(&self.segments.trimming);
+        let mut trimming = lock(&self.segments.trimming);
         self.durability.check_own()?;
+        self.remove_segment(&mut trimming)?;
         let unpinned = self.unpinned()?;
         let mut candidates =
             Buffer::with_capacity(&self.env.options.budget, Kind::Staging, blobs.len())?;

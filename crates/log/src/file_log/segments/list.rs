@@ -26,7 +26,7 @@ pub(crate) struct Segments {
     room: Mutex<Room>,
     first: AtomicU64,
     /// Held while segments are freed.
-    pub(crate) trimming: Mutex<()>,
+    pub(crate) trimming: Mutex<Trimming>,
     /// Held while this process checks which segments another process has trimmed. A backup takes it
     /// while it holds `trimming`.
     noticing: Mutex<()>,
@@ -35,6 +35,14 @@ pub(crate) struct Segments {
     /// The segment that waits to be sealed. `bell` is notified when there is one.
     pub(crate) sealing: Mutex<Option<Sealing>>,
     pub(crate) bell: Arc<Bell>,
+}
+
+/// The segment that is being freed.
+#[derive(Debug, Default)]
+pub(crate) struct Trimming {
+    /// The first GLSN of the segment that is no longer in the list, and that of the next one, until
+    /// its file is durably removed.
+    pub(crate) unremoved: Option<(Glsn, Glsn)>,
 }
 
 /// A segment that waits to be sealed.
@@ -68,7 +76,7 @@ impl Segments {
             list: RwLock::new(list),
             room,
             first: AtomicU64::new(first.0),
-            trimming: Mutex::new(()),
+            trimming: Mutex::default(),
             noticing: Mutex::new(()),
             rebuilding: Mutex::new(SortScratch::new(budget)?),
             sealing: Mutex::new(None),

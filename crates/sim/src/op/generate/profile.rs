@@ -160,11 +160,13 @@ impl Settings {
     }
 }
 
-/// Chooses the failing operation: the next sync, one of the syncs soon after it, or a rename.
+/// Chooses the failing operation: the next sync, one of the syncs soon after it, a rename or a
+/// removal.
 fn failed_sync(random: &mut Random) -> Fault {
-    match random.below(4) {
+    match random.below(5) {
         0 => Fault::Sync,
         1 => Fault::RenameLater(1 + random.below(2)),
+        2 => Fault::RemoveLater(1 + random.below(4)),
         _ => Fault::SyncLater(1 + random.below(9)),
     }
 }

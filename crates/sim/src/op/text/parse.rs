@@ -362,6 +362,7 @@ impl<'a> Words<'a> {
             "sync" => Fault::Sync,
             "sync-later" => Fault::SyncLater(self.number()?),
             "rename-later" => Fault::RenameLater(self.number()?),
+            "remove-later" => Fault::RemoveLater(self.number()?),
             "full" => Fault::Full(self.number()?),
             "slow" => Fault::Slow(self.number()?),
             "heal" => Fault::Heal,

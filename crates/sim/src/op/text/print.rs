@@ -144,6 +144,7 @@ impl fmt::Display for Op {
             Op::Fault(Fault::Sync) => f.write_str("fault sync"),
             Op::Fault(Fault::SyncLater(after)) => write!(f, "fault sync-later {after}"),
             Op::Fault(Fault::RenameLater(after)) => write!(f, "fault rename-later {after}"),
+            Op::Fault(Fault::RemoveLater(after)) => write!(f, "fault remove-later {after}"),
             Op::Fault(Fault::Full(bytes)) => write!(f, "fault full {bytes}"),
             Op::Fault(Fault::Slow(micros)) => write!(f, "fault slow {micros}"),
             Op::Fault(Fault::Heal) => f.write_str("fault heal"),
