@@ -573,7 +573,12 @@ impl Driver {
     /// Whether the outcome of a commit is unknown after this error. The documentation promises that
     /// after any other error nothing was committed.
     fn leaves_doubt(&self, error: &Error) -> bool {
-        self.world.disk.power_is_cut() || matches!(error, Error::Poisoned { .. })
+        // Such a commit was refused before it was ordered, whenever the power was cut.
+        let is_refused = matches!(
+            error,
+            Error::OutOfBudget(_) | Error::Conflict { .. } | Error::InvalidInput(_)
+        );
+        (self.world.disk.power_is_cut() && !is_refused) || matches!(error, Error::Poisoned { .. })
     }
 
     fn place<'a>(&self, space: u8, keyspace: &'a Keyspace) -> Place<'a> {
